@@ -10,8 +10,8 @@ use crate::daemon::Daemon;
 use crate::helper::HelperClient;
 use crate::observe::mounts;
 use crate::pool::Pool;
-use crate::setting::program;
-use crate::stand::Stand;
+use crate::rig::Rig;
+use crate::run_options::program;
 
 /// The second helper.
 #[derive(Debug)]
@@ -27,17 +27,17 @@ pub struct AnotherHelper {
 
 impl AnotherHelper {
     /// Makes its pool and starts it.
-    pub fn start(stand: &Stand) -> Result<Self> {
-        let pool = Pool::make(&stand.setting, stand.templates(), &stand.work().join("pools/other"), "other")?;
-        let socket = stand.work().join("run/other.sock");
+    pub fn start(rig: &Rig) -> Result<Self> {
+        let pool = Pool::make(&rig.run_options, rig.templates(), &rig.work().join("pools/other"), "other")?;
+        let socket = rig.work().join("run/other.sock");
         let mut flags = vec!["--pool".to_owned(), pool.flag(), "--socket".to_owned(), socket.display().to_string()];
-        let mut rest = stand.base_flags().into_iter();
+        let mut rest = rig.base_flags().into_iter();
         while let (Some(flag), Some(value)) = (rest.next(), rest.next()) {
             if !["--pool", "--socket"].contains(&flag.as_str()) {
                 flags.extend([flag, value]);
             }
         }
-        let (logs, patience) = (stand.logs(), stand.patience(Duration::from_secs(20)));
+        let (logs, patience) = (rig.logs(), rig.patience(Duration::from_secs(20)));
         let mut helper = Self { pool, flags, socket, logs, patience, daemon: None };
         helper.launch()?;
         Ok(helper)

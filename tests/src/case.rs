@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::scene::Scene;
-use crate::setting::{Phase, Place, PoolFilesystem, Setting};
-use crate::stand::Stand;
+use crate::fixture::Fixture;
+use crate::rig::Rig;
+use crate::run_options::{Phase, Place, PoolFilesystem, RunOptions};
 
-/// One test and the scene it runs on: a stand, unless it involves more than a node.
+/// One test and the fixture it runs on: a rig, unless it involves more than a node.
 #[derive(Debug)]
-pub struct Case<S = Stand> {
+pub struct Case<S = Rig> {
     /// `theme::what_must_hold`.
     pub name: &'static str,
-    /// What it needs apart from a scene with everything started.
+    /// What it needs apart from a fixture with everything started.
     pub needs: &'static [Need],
     /// The test.
     pub body: fn(&mut S) -> Result<()>,
 }
 
-// Not derived: that would require `Clone` of the scene too.
+// Not derived: that would require `Clone` of the fixture too.
 impl<S> Clone for Case<S> {
     fn clone(&self) -> Self {
         *self
@@ -31,7 +31,7 @@ impl<S> Copy for Case<S> {}
 /// One thing that a test needs. By default, both processes are running and serve one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A scene where nothing has been created or started yet.
+    /// A fixture where nothing has been created or started yet.
     Bare,
     /// A kernel that enforces sizes: it runs only in the virtual machine.
     Quota,
@@ -43,7 +43,7 @@ pub enum Need {
     Xfs,
     /// Programs or kernel modules that the machine does not have: it runs only on the host.
     Host,
-    /// A pool that no other test uses, because it fills it up or takes it apart. A test that needs a bare scene always
+    /// A pool that no other test uses, because it fills it up or takes it apart. A test that needs a bare fixture always
     /// has a pool of its own.
     OwnPool,
     /// An API server of Kubernetes 1.36 or later: one that labels claims and volumes, and knows all fields.
@@ -77,31 +77,31 @@ pub enum Elsewhere {
 /// The machine for the cases that need a second kernel, by the filesystem of its pools.
 const KERNELS_MACHINE: PoolFilesystem = PoolFilesystem::Xfs;
 
-impl<S: Scene> Case<S> {
+impl<S: Fixture> Case<S> {
     /// Whether it needs this.
     pub fn needs(&self, need: Need) -> bool {
         self.needs.contains(&need)
     }
 
-    /// Where the case runs instead, if not in this setting.
-    pub fn elsewhere(&self, setting: &Setting) -> Option<Elsewhere> {
+    /// Where the case runs instead, if not in this run.
+    pub fn elsewhere(&self, run_options: &RunOptions) -> Option<Elsewhere> {
         let phase = self.needs.iter().find_map(|need| match need {
             Need::Reboot(phase) => Some(*phase),
             _ => None,
         });
         let in_every_machine = !S::RUNS_ON_HOST || self.needs(Need::Quota) || self.needs(Need::Filesystem);
-        let in_this_machine = in_every_machine || self.needs(Need::Kernel) && setting.pool_fs == KERNELS_MACHINE;
+        let in_this_machine = in_every_machine || self.needs(Need::Kernel) && run_options.pool_fs == KERNELS_MACHINE;
         // What takes minutes on the host takes hours in an emulated machine.
         let takes_hours = self.needs(Need::Long);
-        match setting.place {
-            _ if phase != setting.phase => Some(Elsewhere::NeedsReboot),
+        match run_options.place {
+            _ if phase != run_options.phase => Some(Elsewhere::NeedsReboot),
             _ if phase.is_some() => None,
-            _ if self.needs(Need::Long) && !setting.long => Some(Elsewhere::NeedsTime),
-            _ if self.needs(Need::Recent) && setting.older_kubernetes => Some(Elsewhere::NeedsRecent),
-            _ if self.needs(Need::Xfs) && setting.pool_fs != PoolFilesystem::Xfs => Some(Elsewhere::NeedsXfs),
+            _ if self.needs(Need::Long) && !run_options.long => Some(Elsewhere::NeedsTime),
+            _ if self.needs(Need::Recent) && run_options.older_kubernetes => Some(Elsewhere::NeedsRecent),
+            _ if self.needs(Need::Xfs) && run_options.pool_fs != PoolFilesystem::Xfs => Some(Elsewhere::NeedsXfs),
             Place::Host if self.needs(Need::Quota) => Some(Elsewhere::NeedsQuota),
             Place::Vm if self.needs(Need::Host) => Some(Elsewhere::RunsOnHost),
-            Place::Vm if !in_this_machine && (!setting.everything || takes_hours) => Some(Elsewhere::RunsOnHost),
+            Place::Vm if !in_this_machine && (!run_options.everything || takes_hours) => Some(Elsewhere::RunsOnHost),
             _ => None,
         }
     }
@@ -117,19 +117,19 @@ impl<S: Scene> Case<S> {
     }
 
     /// How long it may take.
-    pub fn limit(&self, setting: &Setting) -> Duration {
+    pub fn limit(&self, run_options: &RunOptions) -> Duration {
         let on_host = if self.needs(Need::Long) { Duration::from_secs(600) } else { S::LIMIT };
-        setting.place.patience(on_host)
+        run_options.place.patience(on_host)
     }
 }
 
 /// The tests of a module: `cases! { name, name: Quota, name: Bare + Alone("reason"), … }` makes the function `cases`,
-/// and `cases! { on Scene; name, … }` makes it for a scene other than a stand.
+/// and `cases! { on Fixture; name, … }` makes it for a fixture other than a rig.
 #[macro_export]
 macro_rules! cases {
-    (on $scene:ty; $($name:ident $(: $need:ident $(($of:tt))? $(+ $more:ident $(($more_of:tt))?)*)?),+ $(,)?) => {
+    (on $fixture:ty; $($name:ident $(: $need:ident $(($of:tt))? $(+ $more:ident $(($more_of:tt))?)*)?),+ $(,)?) => {
         /// The tests of this module.
-        pub fn cases() -> Vec<$crate::case::Case<$scene>> {
+        pub fn cases() -> Vec<$crate::case::Case<$fixture>> {
             #[allow(unused_imports, reason = "a module may have ordinary tests only")]
             use $crate::case::Need::*;
             vec![$($crate::case::Case {
@@ -141,7 +141,7 @@ macro_rules! cases {
     };
     ($($name:ident $(: $need:ident $(($of:tt))? $(+ $more:ident $(($more_of:tt))?)*)?),+ $(,)?) => {
         $crate::cases! {
-            on $crate::stand::Stand;
+            on $crate::rig::Rig;
             $($name $(: $need $(($of))? $(+ $more $(($more_of))?)*)?),+
         }
     };

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::setting::program;
+use crate::run_options::program;
 
 /// What a command printed, and whether it succeeded.
 #[derive(Clone, Debug)]

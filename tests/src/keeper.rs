@@ -13,20 +13,20 @@ use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
 use crate::case::{Case, Need};
+use crate::fixture::Fixture;
 use crate::observe::{loops, mounts, processes};
 use crate::pool::Pool;
-use crate::scene::Scene;
-use crate::setting::{Phase, Place, Setting};
+use crate::run_options::{Phase, Place, RunOptions};
 
 /// The directory, below a work directory, that holds the stands of several nodes.
 pub const NODES: &str = "nodes";
 
 /// Runs `body`, which is this program in the role of the test itself, below `work`.
-pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
+pub(crate) fn keep<S: Fixture>(case: &Case<S>, run_options: &RunOptions, work: &Path, mut body: Command) -> Result<()> {
     // Whatever the test leaves running becomes a child of this process, wherever it was started.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    make_place(setting.place, work)?;
-    let verdict = run(&mut body, case.limit(setting));
+    make_place(run_options.place, work)?;
+    let verdict = run(&mut body, case.limit(run_options));
     if case.needs(Need::Reboot(Phase::BeforeReboot)) && verdict.is_ok() {
         return Ok(());
     }
@@ -34,9 +34,9 @@ pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut
         print_logs(work);
     }
     // The emptier of a helper that was just stopped ends a moment later. After a failure there is no point in waiting.
-    let grace = if verdict.is_ok() { setting.place.patience(Duration::from_secs(3)) } else { Duration::ZERO };
+    let grace = if verdict.is_ok() { run_options.place.patience(Duration::from_secs(3)) } else { Duration::ZERO };
     let left = end_processes(grace);
-    let cleaned = clean(work, setting.shared_pool.as_deref());
+    let cleaned = clean(work, run_options.shared_pool.as_deref());
     verdict?;
     let left = left?;
     ensure!(left.is_empty(), "processes are left over: {left:?}");
@@ -137,9 +137,9 @@ pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
 fn print_logs(work: &Path) {
     // A case with several nodes has their stands below this directory.
     let stands = fs::read_dir(work.join(NODES)).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
-    for stand in std::iter::once(work.to_owned()).chain(stands) {
+    for rig in std::iter::once(work.to_owned()).chain(stands) {
         for name in ["helper", "frontend"] {
-            let path = stand.join(format!("log/{name}.log"));
+            let path = rig.join(format!("log/{name}.log"));
             if let Ok(log) = fs::read(&path) {
                 let log = String::from_utf8_lossy(&log);
                 let lines: Vec<&str> = log.lines().collect();

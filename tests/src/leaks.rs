@@ -8,41 +8,41 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::observe::{loops, mounts, quotas};
-use crate::stand::Stand;
+use crate::rig::Rig;
 use crate::wait;
 
 /// Checks, while the processes under test are still running, that they have left nothing behind.
-pub fn check(stand: &Stand) -> Result<()> {
-    for directory in [stand.publish_directory(), stand.kubelet.root().to_owned()] {
+pub fn check(rig: &Rig) -> Result<()> {
+    for directory in [rig.publish_directory(), rig.kubelet.root().to_owned()] {
         let left = mounts::below(&directory)?;
         ensure!(left.is_empty(), "mounts are left over: {left:?}");
     }
-    stand.kubelet.check_no_target_left()?;
-    let targets = entries(&stand.publish_directory())?;
+    rig.kubelet.check_no_target_left()?;
+    let targets = entries(&rig.publish_directory())?;
     ensure!(targets.is_empty(), "targets are left over: {targets:?}");
-    for pool in &stand.pools {
+    for pool in &rig.pools {
         let left = loops::backed_by(&pool.device()?)?;
         ensure!(left.is_empty(), "loop devices are left over: {left:?}");
     }
-    check_sockets(stand)?;
+    check_sockets(rig)?;
     // Deleted volumes are emptied in the background.
-    wait::until(stand.patience(Duration::from_secs(15)), || check_pools(stand))
+    wait::until(rig.patience(Duration::from_secs(15)), || check_pools(rig))
 }
 
 /// Checks, after the processes under test have ended, that they have left nothing behind.
-pub fn check_stopped(stand: &Stand) -> Result<()> {
-    for directory in [stand.publish_directory(), stand.kubelet.root().to_owned()] {
+pub fn check_stopped(rig: &Rig) -> Result<()> {
+    for directory in [rig.publish_directory(), rig.kubelet.root().to_owned()] {
         let left = mounts::below(&directory)?;
         ensure!(left.is_empty(), "mounts are left over at the end: {left:?}");
     }
-    check_sockets(stand)
+    check_sockets(rig)
 }
 
-fn check_pools(stand: &Stand) -> Result<()> {
-    for pool in &stand.pools {
+fn check_pools(rig: &Rig) -> Result<()> {
+    for pool in &rig.pools {
         let left = pool.entries()?;
         ensure!(left.is_empty(), "pool {} still holds {left:?}", pool.name);
-        if stand.setting.enforces_sizes() {
+        if rig.run_options.enforces_sizes() {
             let (blocks, inodes) = (quotas::blocks(&pool.directory)?, quotas::inodes(&pool.directory)?);
             ensure!(blocks.is_empty(), "projects are left over in pool {}: {blocks:?} KiB", pool.name);
             ensure!(inodes.is_empty(), "projects are left over in pool {}: {inodes:?} inodes", pool.name);
@@ -52,11 +52,11 @@ fn check_pools(stand: &Stand) -> Result<()> {
 }
 
 /// Three sockets are known by name; any other, in particular a half-made one, is a leftover.
-fn check_sockets(stand: &Stand) -> Result<()> {
-    let known = [stand.helper_socket(), stand.kubelet.csi_socket(), stand.kubelet.registration_socket()];
+fn check_sockets(rig: &Rig) -> Result<()> {
+    let known = [rig.helper_socket(), rig.kubelet.csi_socket(), rig.kubelet.registration_socket()];
     let mut found = Vec::new();
     for directory in ["kubelet/plugins", "kubelet/plugins_registry", "run", "publish"] {
-        sockets_below(&stand.work().join(directory), &mut found)?;
+        sockets_below(&rig.work().join(directory), &mut found)?;
     }
     found.retain(|path| !known.contains(path));
     ensure!(found.is_empty(), "sockets are left over: {found:?}");

@@ -1,4 +1,4 @@
-//! What the suites share: a runner that cleans up, a stand with the real processes on real pools, clients, and views of
+//! What the suites share: a runner that cleans up, a rig with the real processes on real pools, clients, and views of
 //! the kernel's state.
 
 pub mod another_helper;
@@ -11,6 +11,7 @@ pub mod csi;
 pub mod daemon;
 pub mod documented;
 pub mod expect;
+pub mod fixture;
 pub mod helper;
 pub mod keeper;
 pub mod kubelet;
@@ -20,10 +21,9 @@ pub mod node;
 pub mod observe;
 pub mod pool;
 pub mod random;
+pub mod rig;
+pub mod run_options;
 pub mod runner;
-pub mod scene;
-pub mod setting;
-pub mod stand;
 pub mod strace;
 pub mod takeover;
 pub mod times;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::stand::Stand;
+use crate::rig::Rig;
 
 /// The flags that make a frontend serve them on a port of its choice.
 pub const FLAGS: [&str; 2] = ["--metrics-address", "127.0.0.1:0"];
@@ -14,26 +14,26 @@ pub const FLAGS: [&str; 2] = ["--metrics-address", "127.0.0.1:0"];
 /// The flag that makes it say there whose the volumes are.
 pub const WITH_OWNERS: &str = "--share-owners";
 
-/// Makes the next frontend of `stand` serve none.
-pub fn leave_out(stand: &mut Stand) {
-    stand.frontend_flags.retain(|flag| flag != WITH_OWNERS && !FLAGS.iter().any(|usual| flag == usual));
+/// Makes the next frontend of `rig` serve none.
+pub fn leave_out(rig: &mut Rig) {
+    rig.frontend_flags.retain(|flag| flag != WITH_OWNERS && !FLAGS.iter().any(|usual| flag == usual));
 }
 
-/// Makes the next frontend of `stand` serve them at this address.
-pub fn serve_at(stand: &mut Stand, address: &str) {
-    leave_out(stand);
-    stand.frontend_flags.extend([FLAGS[0], address].map(Into::into));
+/// Makes the next frontend of `rig` serve them at this address.
+pub fn serve_at(rig: &mut Rig, address: &str) {
+    leave_out(rig);
+    rig.frontend_flags.extend([FLAGS[0], address].map(Into::into));
 }
 
 /// How a frontend logs the address at which it serves them.
 const SERVING: &str = "serving metrics and probes address=";
 
-/// Where the latest frontend of `stand` serves them.
-pub fn address(stand: &Stand) -> Result<String> {
+/// Where the latest frontend of `rig` serves them.
+pub fn address(rig: &Rig) -> Result<String> {
     let mut address = String::new();
     // The log is written by a separate thread.
     crate::wait::until(Duration::from_secs(10), || {
-        let log = stand.frontend_log()?;
+        let log = rig.frontend_log()?;
         let (_, rest) = log.split_once(SERVING).context("the frontend does not say where it serves metrics")?;
         address = rest.split_whitespace().next().context("an address")?.to_owned();
         Ok(())
@@ -42,8 +42,8 @@ pub fn address(stand: &Stand) -> Result<String> {
 }
 
 /// The latest frontend's response to a request for `path`: the status and the body.
-pub fn get(stand: &Stand, path: &str) -> Result<(u16, String)> {
-    fetch(&address(stand)?, path)
+pub fn get(rig: &Rig, path: &str) -> Result<(u16, String)> {
+    fetch(&address(rig)?, path)
 }
 
 /// The response of the server at `address` to a request for `path`: the status and the body.
@@ -60,8 +60,8 @@ pub fn fetch(address: &str, path: &str) -> Result<(u16, String)> {
 }
 
 /// Checks that /readyz answers with this status, and that its report contains this part.
-pub fn check_ready(stand: &Stand, status: u16, part: &str) -> Result<()> {
-    let (found, report) = get(stand, "/readyz")?;
+pub fn check_ready(rig: &Rig, status: u16, part: &str) -> Result<()> {
+    let (found, report) = get(rig, "/readyz")?;
     ensure!(found == status && report.contains(part), "status {found}, not {status} with {part:?}: {report}");
     Ok(())
 }

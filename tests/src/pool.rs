@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::observe::mounts;
-use crate::setting::{PoolFilesystem, Setting, program};
+use crate::run_options::{PoolFilesystem, RunOptions, program};
 
-/// A pool that a stand has made.
+/// A pool that a rig has made.
 #[derive(Clone, Debug)]
 pub struct Pool {
     /// The name that requests use for it.
@@ -24,44 +24,44 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a filesystem of the setting's type, mounts it at `directory` and marks it as a pool.
-    pub fn make(setting: &Setting, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
-        let pool = Self::make_unmarked(setting, templates, directory, name)?;
+    /// Makes a filesystem of the type that the run is about, mounts it at `directory` and marks it as a pool.
+    pub fn make(run_options: &RunOptions, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
+        let pool = Self::make_unmarked(run_options, templates, directory, name)?;
         run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(directory))?;
         Ok(pool)
     }
 
     /// Makes and mounts a filesystem that is not marked as a pool.
-    pub fn make_unmarked(setting: &Setting, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
+    pub fn make_unmarked(run_options: &RunOptions, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
         let image = directory.with_extension("disk");
-        format_image(setting, templates, &image)?;
+        format_image(run_options, templates, &image)?;
         fs::create_dir_all(directory)?;
-        mount_image(setting, &image, directory)?;
-        Ok(Self::mounted(setting, directory, name))
+        mount_image(run_options, &image, directory)?;
+        Ok(Self::mounted(run_options, directory, name))
     }
 
     /// A pool whose files cannot share blocks: ext4 has none that can, and XFS can be made so.
     pub fn make_without_shared_blocks(
-        setting: &Setting,
+        run_options: &RunOptions,
         templates: &Path,
         directory: &Path,
         name: &str,
     ) -> Result<Self> {
-        if setting.pool_fs == PoolFilesystem::Ext4 {
-            return Self::make(setting, templates, directory, name);
+        if run_options.pool_fs == PoolFilesystem::Ext4 {
+            return Self::make(run_options, templates, directory, name);
         }
         let image = directory.with_extension("disk");
         fs::create_dir_all(directory)?;
-        File::create_new(&image)?.set_len(setting.pool_mebibytes << 20)?;
+        File::create_new(&image)?.set_len(run_options.pool_mebibytes << 20)?;
         run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=0"]).arg(&image))?;
-        mount_image(setting, &image, directory)?;
+        mount_image(run_options, &image, directory)?;
         run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(directory))?;
-        Ok(Self::mounted(setting, directory, name))
+        Ok(Self::mounted(run_options, directory, name))
     }
 
     /// A pool on a filesystem of this run that is already mounted.
-    pub fn mounted(setting: &Setting, directory: &Path, name: &str) -> Self {
-        let options = if setting.enforces_sizes() { String::new() } else { ",quota=none".to_owned() };
+    pub fn mounted(run_options: &RunOptions, directory: &Path, name: &str) -> Self {
+        let options = if run_options.enforces_sizes() { String::new() } else { ",quota=none".to_owned() };
         Self { name: name.to_owned(), directory: directory.to_owned(), options }
     }
 
@@ -116,9 +116,9 @@ pub struct SharedPool {
 
 impl SharedPool {
     /// Makes and mounts it.
-    pub fn make(setting: &Setting) -> Result<Self> {
-        let pool = Self { scratch: setting.place.make_scratch()? };
-        Pool::make(setting, pool.scratch.path(), &pool.directory(), "default")?;
+    pub fn make(run_options: &RunOptions) -> Result<Self> {
+        let pool = Self { scratch: run_options.place.make_scratch()? };
+        Pool::make(run_options, pool.scratch.path(), &pool.directory(), "default")?;
         Ok(pool)
     }
 
@@ -128,11 +128,11 @@ impl SharedPool {
     }
 
     /// Makes it anew, whatever it contains.
-    pub fn renew(setting: &Setting, directory: &Path) -> Result<()> {
+    pub fn renew(run_options: &RunOptions, directory: &Path) -> Result<()> {
         let templates = directory.parent().context("a pool without a directory around it")?;
         mounts::unmount_all(directory)?;
         fs::remove_file(directory.with_extension("disk")).context("remove the disk of the shared pool")?;
-        Pool::make(setting, templates, directory, "default").map(drop)
+        Pool::make(run_options, templates, directory, "default").map(drop)
     }
 
     /// Unmounts it and removes its files.
@@ -142,31 +142,31 @@ impl SharedPool {
     }
 }
 
-/// Mounts an image the way a pool of this setting is mounted.
-pub fn mount_image(setting: &Setting, image: &Path, directory: &Path) -> Result<()> {
-    mount(setting, "loop", image, directory)
+/// Mounts an image as a pool of this run is mounted.
+pub fn mount_image(run_options: &RunOptions, image: &Path, directory: &Path) -> Result<()> {
+    mount(run_options, "loop", image, directory)
 }
 
-/// Mounts a disk the way a pool of this setting is mounted.
-pub fn mount_disk(setting: &Setting, disk: &Path, directory: &Path) -> Result<()> {
-    mount(setting, "rw", disk, directory)
+/// Mounts a disk as a pool of this run is mounted.
+pub fn mount_disk(run_options: &RunOptions, disk: &Path, directory: &Path) -> Result<()> {
+    mount(run_options, "rw", disk, directory)
 }
 
-fn mount(setting: &Setting, option: &str, source: &Path, directory: &Path) -> Result<()> {
+fn mount(run_options: &RunOptions, option: &str, source: &Path, directory: &Path) -> Result<()> {
     // Copies of one template share a UUID, and XFS refuses to mount a second one without `nouuid`.
-    let options = match (setting.pool_fs, setting.enforces_sizes()) {
+    let options = match (run_options.pool_fs, run_options.enforces_sizes()) {
         (PoolFilesystem::Xfs, true) => ",nouuid,prjquota",
         (PoolFilesystem::Xfs, false) => ",nouuid",
         (PoolFilesystem::Ext4, true) => ",prjquota",
         (PoolFilesystem::Ext4, false) => "",
     };
     let options = format!("{option}{options}");
-    run(Command::new("mount").args(["-t", setting.pool_fs.name(), "-o", &options]).args([source, directory]))
+    run(Command::new("mount").args(["-t", run_options.pool_fs.name(), "-o", &options]).args([source, directory]))
 }
 
-/// Makes an image with a fresh filesystem of the setting's type.
-pub fn format_image(setting: &Setting, templates: &Path, image: &Path) -> Result<()> {
-    copy_sparse(&template(setting, templates)?, image)
+/// Makes an image with a fresh filesystem of the type that the run is about.
+pub fn format_image(run_options: &RunOptions, templates: &Path, image: &Path) -> Result<()> {
+    copy_sparse(&template(run_options, templates)?, image)
 }
 
 /// Runs a command that must succeed.
@@ -178,18 +178,18 @@ pub fn run(command: &mut Command) -> Result<()> {
 }
 
 /// An image with a fresh filesystem, made once per run.
-fn template(setting: &Setting, directory: &Path) -> Result<PathBuf> {
-    let filesystem = setting.pool_fs.name();
-    let template = directory.join(format!("{filesystem}.{}.template", setting.pool_mebibytes));
+fn template(run_options: &RunOptions, directory: &Path) -> Result<PathBuf> {
+    let filesystem = run_options.pool_fs.name();
+    let template = directory.join(format!("{filesystem}.{}.template", run_options.pool_mebibytes));
     if template.exists() {
         return Ok(template);
     }
     // Tests that run in parallel may each make it; the last rename wins, and any of them will do.
     let unfinished = directory.join(format!("{filesystem}.{}.unfinished", std::process::id()));
-    File::create(&unfinished)?.set_len(setting.pool_mebibytes << 20)?;
+    File::create(&unfinished)?.set_len(run_options.pool_mebibytes << 20)?;
     let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
     mkfs.arg("-q");
-    if setting.pool_fs == PoolFilesystem::Ext4 && setting.enforces_sizes() {
+    if run_options.pool_fs == PoolFilesystem::Ext4 && run_options.enforces_sizes() {
         mkfs.args(["-O", "quota,project", "-E", "quotatype=prjquota"]);
     }
     run(mkfs.arg(&unfinished))?;

@@ -14,9 +14,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use tempfile::TempDir;
 
 use crate::case::{Case, Elsewhere};
+use crate::fixture::Fixture;
 use crate::observe::{loops, mounts};
-use crate::scene::Scene;
-use crate::setting::Setting;
+use crate::run_options::RunOptions;
 use crate::times::Times;
 use crate::{keeper, wait};
 
@@ -24,7 +24,7 @@ use crate::{keeper, wait};
 #[derive(Parser, Debug)]
 struct Options {
     #[command(flatten)]
-    setting: Setting,
+    run_options: RunOptions,
     #[command(flatten)]
     arguments: Arguments,
     /// Set by this program when it starts itself.
@@ -44,7 +44,7 @@ enum Role {
 
 /// How the cases of a run are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum Verbosity {
     /// One line each, and the output of those that fail.
     Lines,
     /// The whole output of each, which ends with a line `N passed, N failed`; the totals are reported at the end.
@@ -52,15 +52,15 @@ pub enum Telling {
 }
 
 /// Runs these cases as the command line says.
-pub fn main<S: Scene>(cases: Vec<Case<S>>, telling: Telling) -> ExitCode {
+pub fn main<S: Fixture>(cases: Vec<Case<S>>, verbosity: Verbosity) -> ExitCode {
     let options = Options::parse();
     let done = match (options.role, options.work, options.templates) {
         (Some(role), Some(work), Some(templates)) => {
             let name = options.arguments.filter.unwrap_or_default();
-            in_role(role, &cases, &name, &options.setting, &work, &templates).map(|()| ExitCode::SUCCESS)
+            in_role(role, &cases, &name, &options.run_options, &work, &templates).map(|()| ExitCode::SUCCESS)
         }
-        _ if options.arguments.list => run_all(cases, options.setting, options.arguments),
-        _ => share_and_run(cases, telling, options.setting, options.arguments),
+        _ if options.arguments.list => run_all(cases, options.run_options, options.arguments),
+        _ => share_and_run(cases, verbosity, options.run_options, options.arguments),
     };
     done.unwrap_or_else(|error| {
         println!("{error:#}");
@@ -68,27 +68,27 @@ pub fn main<S: Scene>(cases: Vec<Case<S>>, telling: Telling) -> ExitCode {
     })
 }
 
-fn share_and_run<S: Scene>(
+fn share_and_run<S: Fixture>(
     cases: Vec<Case<S>>,
-    telling: Telling,
-    mut setting: Setting,
+    verbosity: Verbosity,
+    mut run_options: RunOptions,
     arguments: Arguments,
 ) -> Result<ExitCode> {
-    let shared = S::share(&mut setting)?;
-    let done = match telling {
-        Telling::Everything => tell_all(&cases, &setting),
-        Telling::Lines => run_all(cases, setting, arguments),
+    let shared = S::share(&mut run_options)?;
+    let done = match verbosity {
+        Verbosity::Everything => run_each_in_full(&cases, &run_options),
+        Verbosity::Lines => run_all(cases, run_options, arguments),
     };
     S::end(shared, done.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS))?;
     done
 }
 
-fn tell_all<S: Scene>(cases: &[Case<S>], setting: &Setting) -> Result<ExitCode> {
-    let scratch = setting.place.make_scratch()?;
+fn run_each_in_full<S: Fixture>(cases: &[Case<S>], run_options: &RunOptions) -> Result<ExitCode> {
+    let scratch = run_options.place.make_scratch()?;
     let (mut passed, mut failed) = (0, 0);
     for (number, case) in cases.iter().enumerate() {
         println!("== {}", short(case.name).replace('_', " "));
-        match run_one(case, setting, scratch.path(), number) {
+        match run_one(case, run_options, scratch.path(), number) {
             Ok(text) => {
                 println!("{text}");
                 let (more_passed, more_failed) = counts(&text).context("the test has printed no numbers")?;
@@ -114,24 +114,24 @@ fn counts(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-fn run_all<S: Scene>(mut cases: Vec<Case<S>>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
-    let scratch = setting.place.make_scratch()?;
+fn run_all<S: Fixture>(mut cases: Vec<Case<S>>, run_options: RunOptions, mut arguments: Arguments) -> Result<ExitCode> {
+    let scratch = run_options.place.make_scratch()?;
     // Tests that must run alone come last, so that no other test waits for them.
     cases.sort_by_key(Case::is_alone);
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
     let times = Arc::new(Times::default());
     for case in cases {
-        match case.elsewhere(&setting) {
+        match case.elsewhere(&run_options) {
             Some(reason) => elsewhere.push(reason),
-            None => trials.push(trial(case, setting.clone(), scratch.path(), Arc::clone(&times))),
+            None => trials.push(trial(case, run_options.clone(), scratch.path(), Arc::clone(&times))),
         }
     }
     arguments.test_threads.get_or_insert(S::SIDE_BY_SIDE);
-    tell_elsewhere(&elsewhere);
+    report_elsewhere(&elsewhere);
     let conclusion = libtest_mimic::run(&arguments, trials);
-    if setting.phase.is_none() && !arguments.list {
-        check_nothing_left(&setting, scratch.path())?;
+    if run_options.phase.is_none() && !arguments.list {
+        check_nothing_left(&run_options, scratch.path())?;
     }
     close(scratch)?;
     if !arguments.list {
@@ -142,9 +142,9 @@ fn run_all<S: Scene>(mut cases: Vec<Case<S>>, setting: Setting, mut arguments: A
 }
 
 /// Fails if any mounts or loop devices are left. Each test has already been checked for its own.
-fn check_nothing_left(setting: &Setting, scratch: &Path) -> Result<()> {
+fn check_nothing_left(run_options: &RunOptions, scratch: &Path) -> Result<()> {
     // A pool's loop device is released a moment after it is unmounted.
-    wait::until(setting.place.patience(Duration::from_secs(5)), || {
+    wait::until(run_options.place.patience(Duration::from_secs(5)), || {
         let left = mounts::below(scratch)?;
         ensure!(left.is_empty(), "mounts are left over after the run: {left:?}");
         let mut left = loops::all()?;
@@ -155,7 +155,7 @@ fn check_nothing_left(setting: &Setting, scratch: &Path) -> Result<()> {
 }
 
 /// Reports how many cases are not part of this run, and why.
-fn tell_elsewhere(elsewhere: &[Elsewhere]) {
+fn report_elsewhere(elsewhere: &[Elsewhere]) {
     let tell = |reason: Elsewhere, text: &str| match elsewhere.iter().filter(|other| **other == reason).count() {
         0 => {}
         number => eprintln!("{number} more tests {text}"),
@@ -178,18 +178,18 @@ fn close(scratch: TempDir) -> Result<()> {
     fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))
 }
 
-fn trial<S: Scene>(case: Case<S>, setting: Setting, scratch: &Path, times: Arc<Times>) -> Trial {
+fn trial<S: Fixture>(case: Case<S>, run_options: RunOptions, scratch: &Path, times: Arc<Times>) -> Trial {
     static NUMBER: AtomicUsize = AtomicUsize::new(1);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let scratch = scratch.to_owned();
     let name = case.name;
     Trial::test(short(name), move || {
-        let _company = Company::enter(case.is_alone());
+        let _exclusive = Exclusivity::enter(case.is_alone());
         let start = Instant::now();
-        let outcome = run_one(&case, &setting, &scratch, number);
+        let outcome = run_one(&case, &run_options, &scratch, number);
         times.add(short(name), start.elapsed());
         outcome.map(drop).map_err(|mut error| {
-            if let Err(also) = S::renew(&setting) {
+            if let Err(also) = S::renew(&run_options) {
                 error = error.context(format!("and what the tests share cannot be made anew: {also:#}"));
             }
             Failed::from(format!("{error:#}"))
@@ -198,12 +198,12 @@ fn trial<S: Scene>(case: Case<S>, setting: Setting, scratch: &Path, times: Arc<T
 }
 
 /// Keeps tests that must run alone apart from all others.
-enum Company {
+enum Exclusivity {
     Shared { _guard: RwLockReadGuard<'static, ()> },
     Alone { _guard: RwLockWriteGuard<'static, ()> },
 }
 
-impl Company {
+impl Exclusivity {
     /// Waits until a test may run; it may run until this value is dropped.
     fn enter(alone: bool) -> Self {
         static RUNNING: RwLock<()> = RwLock::new(());
@@ -217,19 +217,19 @@ impl Company {
 }
 
 /// Runs a case under a keeper and returns its output.
-fn run_one<S: Scene>(case: &Case<S>, setting: &Setting, scratch: &Path, number: usize) -> Result<String> {
+fn run_one<S: Fixture>(case: &Case<S>, run_options: &RunOptions, scratch: &Path, number: usize) -> Result<String> {
     let work = scratch.join(format!("t{number}"));
     fs::create_dir(&work)?;
     let log = scratch.join(format!("t{number}.log"));
     let output = File::create(&log)?;
     // A terminal's signals to this program must not prevent the keeper from cleaning up after the test.
-    let mut keeper = myself(Role::Keeper, case.name, setting, &work, scratch)?
+    let mut keeper = myself(Role::Keeper, case.name, run_options, &work, scratch)?
         .process_group(0)
         .stdout(output.try_clone()?)
         .stderr(output)
         .spawn()?;
     // The keeper enforces its own, shorter limit on the test; this one is for the keeper itself.
-    let end = Instant::now() + case.limit(setting) + Duration::from_secs(60);
+    let end = Instant::now() + case.limit(run_options) + Duration::from_secs(60);
     let status = loop {
         if let Some(status) = keeper.try_wait()? {
             break status;
@@ -248,29 +248,29 @@ fn run_one<S: Scene>(case: &Case<S>, setting: &Setting, scratch: &Path, number: 
     bail!("{}", text.trim_end())
 }
 
-fn in_role<S: Scene>(
+fn in_role<S: Fixture>(
     role: Role,
     cases: &[Case<S>],
     name: &str,
-    setting: &Setting,
+    run_options: &RunOptions,
     work: &Path,
     templates: &Path,
 ) -> Result<()> {
     let case = cases.iter().find(|case| case.name == name).with_context(|| format!("no test is called {name}"))?;
     match role {
-        Role::Keeper => keeper::keep(case, setting, work, myself(Role::Body, name, setting, work, templates)?),
+        Role::Keeper => keeper::keep(case, run_options, work, myself(Role::Body, name, run_options, work, templates)?),
         Role::Body => {
-            feel_limits()?;
-            let mut scene = S::set(case, setting, work, templates)?;
-            (case.body)(&mut scene)?;
-            scene.leave()
+            drop_sys_resource()?;
+            let mut fixture = S::set(case, run_options, work, templates)?;
+            (case.body)(&mut fixture)?;
+            fixture.leave()
         }
     }
 }
 
 /// Drops the capability with which ext4 lets a process write beyond a quota: tests need to notice the limit. Programs
 /// that the test starts as root have it nevertheless.
-fn feel_limits() -> Result<()> {
+fn drop_sys_resource() -> Result<()> {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let mut sets = capabilities(None)?;
     sets.effective.remove(CapabilitySet::SYS_RESOURCE);
@@ -279,14 +279,14 @@ fn feel_limits() -> Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-fn myself(role: Role, name: &str, setting: &Setting, work: &Path, templates: &Path) -> Result<Command> {
+fn myself(role: Role, name: &str, run_options: &RunOptions, work: &Path, templates: &Path) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     let role = match role {
         Role::Keeper => "keeper",
         Role::Body => "body",
     };
     command.args(["--role", role]).arg("--work").arg(work).arg("--templates").arg(templates);
-    command.args(setting.flags()).arg(name);
+    command.args(run_options.flags()).arg(name);
     Ok(command)
 }
 

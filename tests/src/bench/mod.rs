@@ -16,16 +16,16 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::keeper::{clean, end_processes, make_place};
-use crate::setting::Setting;
+use crate::run_options::RunOptions;
 
 /// Tells a bench that it is the measuring process, and where to work.
 const WORK: &str = "BULKHEAD_BENCH_WORK";
 
-/// Calls `measure` with its setting, a work directory and a directory for templates, and reports failures.
-pub fn run(setting: Setting, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> ExitCode {
+/// Calls `measure` with its options, a work directory and a directory for templates, and reports failures.
+pub fn run(run_options: RunOptions, measure: impl FnOnce(&mut RunOptions, &Path, &Path) -> Result<()>) -> ExitCode {
     let done = match std::env::var_os(WORK) {
-        Some(work) => in_place(setting, &PathBuf::from(work), measure),
-        None => keep(&setting),
+        Some(work) => in_place(run_options, &PathBuf::from(work), measure),
+        None => keep(&run_options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,28 +37,28 @@ pub fn run(setting: Setting, measure: impl FnOnce(&mut Setting, &Path, &Path) ->
 }
 
 fn in_place(
-    mut setting: Setting,
+    mut run_options: RunOptions,
     work: &Path,
-    measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>,
+    measure: impl FnOnce(&mut RunOptions, &Path, &Path) -> Result<()>,
 ) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // What it starts must hear when it is asked to end.
     SigSet::empty().thread_set_mask()?;
     let scratch = work.parent().context("a work directory without a parent")?;
-    measure(&mut setting, work, scratch)
+    measure(&mut run_options, work, scratch)
 }
 
 /// Starts this program again to measure, and removes whatever that leaves behind, even if it is killed.
-fn keep(setting: &Setting) -> Result<()> {
+fn keep(run_options: &RunOptions) -> Result<()> {
     let mut signals = SigSet::empty();
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
     signals.thread_block()?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let scratch = setting.place.make_scratch()?;
+    let scratch = run_options.place.make_scratch()?;
     let work = scratch.path().join("bench");
     std::fs::create_dir(&work)?;
-    make_place(setting.place, &work)?;
+    make_place(run_options.place, &work)?;
     let mut measuring = Command::new(std::env::current_exe()?);
     measuring.args(std::env::args_os().skip(1)).env(WORK, &work).process_group(0);
     let measured = wait(&mut measuring, &signals);

@@ -5,9 +5,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::runner::{self, Telling};
-use bulkhead_tests::setting::program;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::program;
+use bulkhead_tests::runner::{self, Verbosity};
 
 cases! {
     mount_access: Long,
@@ -16,32 +16,32 @@ cases! {
 }
 
 fn main() -> ExitCode {
-    runner::main(cases(), Telling::Everything)
+    runner::main(cases(), Verbosity::Everything)
 }
 
-fn mount_access(stand: &mut Stand) -> Result<()> {
+fn mount_access(rig: &mut Rig) -> Result<()> {
     // They are directories, which cannot be copied, even where the pool can copy others.
-    sanity(stand, "mount", &["-uncopyable", "-attribute=inodes=2000"].map(str::to_owned))
+    sanity(rig, "mount", &["-uncopyable", "-attribute=inodes=2000"].map(str::to_owned))
 }
 
-fn block_access(stand: &mut Stand) -> Result<()> {
-    sanity(stand, "block", &[])
+fn block_access(rig: &mut Rig) -> Result<()> {
+    sanity(rig, "block", &[])
 }
 
-fn filesystems_in_images(stand: &mut Stand) -> Result<()> {
-    stand.add_pool_for_filesystems("default")?;
-    stand.start()?;
+fn filesystems_in_images(rig: &mut Rig) -> Result<()> {
+    rig.add_pool_for_filesystems("default")?;
+    rig.start()?;
     let sizes = [format!("-size={}", 320 << 20), format!("-expanded-size={}", 512 << 20)];
     let parameters = ["-parameter=backing=image", "-parameter=sparse=true"].map(str::to_owned);
-    sanity(stand, "mount", &[sizes, parameters].concat())
+    sanity(rig, "mount", &[sizes, parameters].concat())
 }
 
-fn sanity(stand: &mut Stand, access: &str, more: &[String]) -> Result<()> {
+fn sanity(rig: &mut Rig, access: &str, more: &[String]) -> Result<()> {
     // Targets are in a directory that the suite makes and removes, below the publish directory.
     let status = Command::new(program("bulkhead-csi-sanity")?)
-        .arg(format!("-endpoint=unix://{}", stand.kubelet.csi_socket().display()))
-        .arg(format!("-targets={}", stand.target("targets").display()))
-        .arg(format!("-staging={}", stand.target("staging").display()))
+        .arg(format!("-endpoint=unix://{}", rig.kubelet.csi_socket().display()))
+        .arg(format!("-targets={}", rig.target("targets").display()))
+        .arg(format!("-staging={}", rig.target("staging").display()))
         .arg(format!("-access={access}"))
         .args(more)
         .status()?;

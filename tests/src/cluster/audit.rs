@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::access::Access;
+use super::fixture::PATIENCE;
 use super::manifests::{NAMESPACE, SERVICE_ACCOUNT};
-use super::scene::PATIENCE;
 
 /// The users of another driver's sidecars, whose requests are recorded, too.
 pub const SIDECARS: [&str; 2] = ["csi-provisioner", "csi-snapshotter"];

@@ -6,8 +6,8 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{from_value, json};
 
+use super::fixture::{Cluster, PATIENCE};
 use super::objects;
-use super::scene::{Cluster, PATIENCE};
 
 impl Cluster {
     /// Makes the API server refuse PersistentVolumes for this test's claims until [`Self::unfence_volumes`].

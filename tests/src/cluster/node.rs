@@ -14,8 +14,8 @@ use serde_json::{Value, from_value, json};
 
 use super::access::Access;
 use super::credentials::kubeconfig;
+use super::fixture::PATIENCE;
 use super::manifests::{NAMESPACE, SERVICE_ACCOUNT};
-use super::scene::PATIENCE;
 use crate::daemon::FRONTEND_UID;
 use crate::kubelet::DRIVER;
 

@@ -5,9 +5,9 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
 use kube::api::ListParams;
 
+use super::fixture::{Cluster, PATIENCE};
 use super::manifests::NAMESPACE;
 use super::node::TOPOLOGY_KEY;
-use super::scene::{Cluster, PATIENCE};
 
 impl Cluster {
     /// Waits for the capacity object of a class on a node.

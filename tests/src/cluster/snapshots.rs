@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tonic::codegen::http::Request;
 
+use super::fixture::{Cluster, PATIENCE};
 use super::manifests::kubectl;
-use super::scene::{Cluster, PATIENCE};
 use crate::kubelet::DRIVER;
 use crate::wait;
 

@@ -13,8 +13,8 @@ use serde_json::{from_value, json};
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 
+use super::fixture::Cluster;
 use super::objects::{PROVISIONER, block, claim, on, volume};
-use super::scene::Cluster;
 
 /// Where claims want their volumes.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, from_value};
 
-use super::scene::{Cluster, PATIENCE};
+use super::fixture::{Cluster, PATIENCE};
 
 impl Cluster {
     /// The claims of the test's namespace.

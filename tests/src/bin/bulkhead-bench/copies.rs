@@ -13,7 +13,7 @@ use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::bench::report::Unit;
 use bulkhead_tests::bench::statistics::Summary;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use crate::run::Run;
 
@@ -33,27 +33,27 @@ const COPIES: usize = 5;
 struct Block([u8; BLOCK as usize]);
 
 /// Measures all of them.
-pub fn measure(run: &mut Run, stand: &Stand) -> Result<()> {
+pub fn measure(run: &mut Run, rig: &Rig) -> Result<()> {
     for (size, apart) in SOURCES {
         let pieces = apart.map_or_else(|| "in one piece".to_owned(), |apart| format!("{apart} blocks apart"));
         let condition = format!("{size} MiB, {pieces}");
         if run.has_time_for(&format!("copies: {condition}")) {
-            one(run, stand, size << 20, apart, &condition)?;
+            one(run, rig, size << 20, apart, &condition)?;
         }
     }
     Ok(())
 }
 
-fn one(run: &mut Run, stand: &Stand, size: u64, apart: Option<u64>, condition: &str) -> Result<()> {
-    let helper = stand.helper()?;
+fn one(run: &mut Run, rig: &Rig, size: u64, apart: Option<u64>, condition: &str) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create(ID, image_spec(size)))?;
-    write(&stand.pool().volume(ID).join("image"), size, apart).context("write the source")?;
+    write(&rig.pool().volume(ID).join("image"), size, apart).context("write the source")?;
     for request in [attach(ID), make_device(ID, ID)] {
         helper.ask(&request)?;
     }
     let waits = Mutex::new(Vec::<(Instant, Duration)>::new());
     let is_over = AtomicBool::new(false);
-    let (device, mut taken, mut longest) = (stand.target(ID), Vec::new(), Vec::new());
+    let (device, mut taken, mut longest) = (rig.target(ID), Vec::new(), Vec::new());
     std::thread::scope(|scope| -> Result<()> {
         let writer = scope.spawn(|| keep_writing(&device, &waits, &is_over));
         let copied = (0..COPIES).try_for_each(|_| -> Result<()> {

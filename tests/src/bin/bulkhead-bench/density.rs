@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use bulkhead_tests::bench::report::{Baseline, Unit};
 use bulkhead_tests::bench::statistics::Summary;
 use bulkhead_tests::observe::processes;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use crate::calls::LIFE;
 use crate::driver::{Call, Connection, Driver, Kind, Volume};
@@ -22,7 +22,7 @@ const SECTION: &str = "density";
 const RESTARTS: usize = 5;
 
 /// Measures with each number of volumes of each kind, and then removes the volumes.
-pub fn measure(run: &mut Run, stand: &mut Stand, driver: &Driver, amount: &Amount) -> Result<()> {
+pub fn measure(run: &mut Run, rig: &mut Rig, driver: &Driver, amount: &Amount) -> Result<()> {
     let mut filled: Vec<Arc<Vec<Volume>>> = Vec::new();
     let mut published = 0;
     let Some(&least) = amount.volumes.first() else { return Ok(()) };
@@ -40,9 +40,9 @@ pub fn measure(run: &mut Run, stand: &mut Stand, driver: &Driver, amount: &Amoun
             published = volumes;
         }
         let beside = Beside { condition: condition(volumes), least: condition(least) };
-        beside.calls(run, stand, driver, amount.calls)?;
-        beside.memory(run, stand)?;
-        beside.restarts(run, stand, driver)?;
+        beside.calls(run, rig, driver, amount.calls)?;
+        beside.memory(run, rig)?;
+        beside.restarts(run, rig, driver)?;
     }
     if !filled.is_empty() {
         run.tell("density: removing the volumes");
@@ -65,15 +65,15 @@ fn wait_for_devices() -> Result<()> {
 }
 
 /// Measures memory and restarts with volumes that are not published. The volumes stay.
-pub fn measure_created(run: &mut Run, stand: &mut Stand, driver: &Driver, number: usize) -> Result<()> {
+pub fn measure_created(run: &mut Run, rig: &mut Rig, driver: &Driver, number: usize) -> Result<()> {
     if number == 0 || !run.has_time_for(&format!("density: {number} volumes that are not published")) {
         return Ok(());
     }
     let volumes = driver.volumes("created", Kind::Directory, number, true);
     driver.phase(Connection::Kept, 8, &volumes, Call::Create)?;
     let beside = Beside { condition: format!("{number} volumes, not published"), least: condition(0) };
-    beside.memory(run, stand)?;
-    beside.restarts(run, stand, driver)
+    beside.memory(run, rig)?;
+    beside.restarts(run, rig, driver)
 }
 
 fn condition(volumes: usize) -> String {
@@ -93,10 +93,10 @@ impl Beside {
         run.add(SECTION, subject, &self.condition, unit, summary, baseline);
     }
 
-    fn calls(&self, run: &mut Run, stand: &Stand, driver: &Driver, calls: usize) -> Result<()> {
+    fn calls(&self, run: &mut Run, rig: &Rig, driver: &Driver, calls: usize) -> Result<()> {
         let add = |run: &mut Run, subject: &str, summary| self.add(run, subject, Unit::Microseconds, summary);
         // The additional time that the kernel itself needs when there are many mounts.
-        let [bound, unmounted] = floor::measure_mounts(&stand.pool().directory, &stand.kubelet.pods(), calls)?;
+        let [bound, unmounted] = floor::measure_mounts(&rig.pool().directory, &rig.kubelet.pods(), calls)?;
         add(run, "bind, system calls only", bound);
         add(run, "unmount, system calls only", unmounted);
         let probes = driver.volumes("probe", Kind::Directory, calls, true);
@@ -114,13 +114,13 @@ impl Beside {
         Ok(())
     }
 
-    fn memory(&self, run: &mut Run, stand: &mut Stand) -> Result<()> {
-        let helper = stand.running_helper()?.pid();
+    fn memory(&self, run: &mut Run, rig: &mut Rig) -> Result<()> {
+        let helper = rig.running_helper()?.pid();
         let mut emptiers = 0;
         for process in processes::descendants(i32::try_from(helper)?)? {
             emptiers += processes::proportional(u32::try_from(process.pid)?)?;
         }
-        let frontend = stand.running_frontend()?.pid();
+        let frontend = rig.running_frontend()?.pid();
         let memory = [
             ("PSS of the helper", processes::proportional(helper)?),
             ("PSS of the emptier", emptiers),
@@ -134,16 +134,16 @@ impl Beside {
     }
 
     /// The time from a kill of each process until it serves again.
-    fn restarts(&self, run: &mut Run, stand: &mut Stand, driver: &Driver) -> Result<()> {
+    fn restarts(&self, run: &mut Run, rig: &mut Rig, driver: &Driver) -> Result<()> {
         let (mut helper, mut frontend) = (Vec::new(), Vec::new());
         for _ in 0..RESTARTS {
-            stand.kill_helper()?;
+            rig.kill_helper()?;
             let start = Instant::now();
-            stand.start_helper()?;
+            rig.start_helper()?;
             helper.push(start.elapsed());
-            stand.kill_frontend()?;
+            rig.kill_frontend()?;
             let start = Instant::now();
-            stand.start_frontend()?;
+            rig.start_frontend()?;
             frontend.push(start.elapsed());
         }
         self.add(run, "recovery of the helper", Unit::Microseconds, Summary::of_times(&helper));

@@ -10,7 +10,7 @@ use bulkhead_tests::bench::report::{Baseline, Unit};
 use bulkhead_tests::bench::statistics::Summary;
 use bulkhead_tests::csi::requests::MIB;
 use bulkhead_tests::observe::processes;
-use bulkhead_tests::stand::{MOUNTER_UID, Stand};
+use bulkhead_tests::rig::{MOUNTER_UID, Rig};
 
 use crate::calls::LIFE;
 use crate::data_path;
@@ -31,15 +31,15 @@ const RESTARTS: usize = 3;
 const LIMIT: &str = "20000";
 
 /// Makes a pool for them, starts the helper anew, and measures.
-pub fn measure(run: &mut Run, stand: &mut Stand, driver: &Driver, amount: &Amount) -> Result<()> {
-    stand.kill_helper()?;
-    stand.add_pool(POOL_OF_IMAGES)?;
-    let pool = stand.pools.last_mut().context("the pool was not added")?;
+pub fn measure(run: &mut Run, rig: &mut Rig, driver: &Driver, amount: &Amount) -> Result<()> {
+    rig.kill_helper()?;
+    rig.add_pool(POOL_OF_IMAGES)?;
+    let pool = rig.pools.last_mut().context("the pool was not added")?;
     pool.options.push_str(&format!(",overcommit=1000,filesystems={LIMIT}"));
     let directory = pool.directory.clone();
-    stand.helper_flags.extend(["--mounter-uid".to_owned(), MOUNTER_UID.to_string()]);
-    stand.start_helper()?;
-    stand.await_frontend()?;
+    rig.helper_flags.extend(["--mounter-uid".to_owned(), MOUNTER_UID.to_string()]);
+    rig.start_helper()?;
+    rig.await_frontend()?;
     for size in SIZES {
         if run.has_time_for(&format!("filesystems: the life of one of {} MiB", size / MIB)) {
             lives(run, driver, size, amount.calls.min(200))?;
@@ -48,7 +48,7 @@ pub fn measure(run: &mut Run, stand: &mut Stand, driver: &Driver, amount: &Amoun
     if run.has_time_for("filesystems: reading and writing") {
         data_path::measure(run, &[Kind::Directory, Kind::Image], &directory, driver, amount.round)?;
     }
-    many(run, stand, driver, &amount.filesystems)
+    many(run, rig, driver, &amount.filesystems)
 }
 
 /// Times each call, one at a time; the baseline is the same call for a directory.
@@ -73,7 +73,7 @@ fn lives(run: &mut Run, driver: &Driver, size: i64, number: usize) -> Result<()>
 }
 
 /// Publishes more and more of them, and measures what they take.
-fn many(run: &mut Run, stand: &mut Stand, driver: &Driver, numbers: &[usize]) -> Result<()> {
+fn many(run: &mut Run, rig: &mut Rig, driver: &Driver, numbers: &[usize]) -> Result<()> {
     let mut filled: Vec<Arc<Vec<Volume>>> = Vec::new();
     let mut published = 0;
     let mut least: Option<Taken> = None;
@@ -98,17 +98,17 @@ fn many(run: &mut Run, stand: &mut Stand, driver: &Driver, numbers: &[usize]) ->
             filled.push(more);
             published = number;
         }
-        let taken = Taken::now(stand)?;
+        let taken = Taken::now(rig)?;
         let least = least.get_or_insert_with(|| taken.clone());
         taken.add(run, &condition, least, number);
         let mut recovery = Vec::new();
         for _ in 0..RESTARTS {
-            stand.kill_helper()?;
+            rig.kill_helper()?;
             let start = Instant::now();
-            stand.start_helper()?;
+            rig.start_helper()?;
             recovery.push(start.elapsed());
         }
-        stand.await_frontend()?;
+        rig.await_frontend()?;
         let recovery = Summary::of_times(&recovery);
         run.add(SECTION, "recovery of the helper", &condition, Unit::Microseconds, recovery, None);
     }
@@ -129,8 +129,8 @@ struct Taken {
 }
 
 impl Taken {
-    fn now(stand: &mut Stand) -> Result<Self> {
-        let helper = stand.running_helper()?.pid();
+    fn now(rig: &mut Rig) -> Result<Self> {
+        let helper = rig.running_helper()?.pid();
         let mut children = 0;
         for process in processes::descendants(i32::try_from(helper)?)? {
             children += processes::proportional(u32::try_from(process.pid)?)?;

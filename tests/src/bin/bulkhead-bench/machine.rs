@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::Result;
-use bulkhead_tests::setting::Place;
+use bulkhead_tests::run_options::Place;
 
 use crate::options::Options;
 

@@ -24,8 +24,8 @@ use bulkhead_tests::bench::report::Report;
 use bulkhead_tests::kubelet::Kubelet;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::{PoolFilesystem, Setting};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use clap::Parser;
 
 use crate::driver::{Driver, Kind, Targets};
@@ -41,18 +41,18 @@ const LIMITS: [&str; 4] = ["--max-volumes", "100000", "--max-targets", "200000"]
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    bench::run(Setting::ordinary(options.place, options.pool_fs), |setting, work, templates| {
+    bench::run(RunOptions::ordinary(options.place, options.pool_fs), |run_options, work, templates| {
         // An unreadable file is reported right away, and the new report may replace the old one.
         let earlier = options.compare.as_deref().map(Report::read).transpose()?;
-        setting.pool_mebibytes = POOL_MEBIBYTES;
+        run_options.pool_mebibytes = POOL_MEBIBYTES;
         let mut run = Run::new(options.amount().limit);
         run.report.machine = machine::describe(&options)?;
         // On a filesystem of its own: the host's may be slow to make a directory, or tell its disk at once about one
         // that is removed.
-        Pool::make_unmarked(setting, templates, &work.join("kubelet"), "kubelet")?;
-        let mut stand = Stand::new(setting, work, templates)?;
-        let measured = measure(&mut run, &mut stand, &options);
-        stand.abandon();
+        Pool::make_unmarked(run_options, templates, &work.join("kubelet"), "kubelet")?;
+        let mut rig = Rig::new(run_options, work, templates)?;
+        let measured = measure(&mut run, &mut rig, &options);
+        rig.abandon();
         if let Err(error) = &measured {
             run.leave_out(format!("all that follows: {error:#}"));
         }
@@ -61,16 +61,16 @@ fn main() -> ExitCode {
     })
 }
 
-fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
+fn measure(run: &mut Run, rig: &mut Rig, options: &Options) -> Result<()> {
     let amount = options.amount();
-    stand.add_pool("default")?;
-    stand.pools[0].options.push_str(",overcommit=100");
-    stand.helper_flags.extend(LIMITS.map(str::to_owned));
+    rig.add_pool("default")?;
+    rig.pools[0].options.push_str(",overcommit=100");
+    rig.helper_flags.extend(LIMITS.map(str::to_owned));
     // Before the helper starts: names that start with a dot in its pool belong to it.
-    let floor = floor::measure(run, &stand.pool().directory, &stand.kubelet.pods(), &amount)?;
-    stand.start()?;
-    let socket = format!("unix://{}", stand.kubelet.csi_socket().display());
-    let driver = Driver::connect(&socket, Targets::Kubelet(Kubelet::make(stand.kubelet.root())?))?;
+    let floor = floor::measure(run, &rig.pool().directory, &rig.kubelet.pods(), &amount)?;
+    rig.start()?;
+    let socket = format!("unix://{}", rig.kubelet.csi_socket().display());
+    let driver = Driver::connect(&socket, Targets::Kubelet(Kubelet::make(rig.kubelet.root())?))?;
     if options.wants(Part::Calls) {
         calls::measure(run, "", &driver, &floor, &amount)?;
     }
@@ -79,28 +79,28 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
     }
     if options.wants(Part::Storms) {
         storms::measure(run, &driver, &floor, &amount)?;
-        storms::measure_beside_emptying(run, stand, &driver, &amount)?;
+        storms::measure_beside_emptying(run, rig, &driver, &amount)?;
     }
     if options.wants(Part::DataPath) {
-        data_path::measure(run, &Kind::ALL, &stand.pool().directory, &driver, amount.round)?;
+        data_path::measure(run, &Kind::ALL, &rig.pool().directory, &driver, amount.round)?;
     }
     if options.wants(Part::Density) {
-        density::measure(run, stand, &driver, &amount)?;
-        density::measure_created(run, stand, &driver, options.created)?;
+        density::measure(run, rig, &driver, &amount)?;
+        density::measure_created(run, rig, &driver, options.created)?;
     }
     if options.wants(Part::Copies) && options.pool_fs == PoolFilesystem::Xfs {
-        room::measure(run, stand)?;
-        copies::measure(run, stand)?;
+        room::measure(run, rig)?;
+        copies::measure(run, rig)?;
     }
     // Last, because it makes another pool, which only it needs, and starts the helper on both.
     if options.wants(Part::Filesystems) {
-        filesystems::measure(run, stand, &driver, &amount)?;
+        filesystems::measure(run, rig, &driver, &amount)?;
     }
-    let pools: Vec<_> = stand.pools.iter().map(|pool| pool.directory.clone()).collect();
+    let pools: Vec<_> = rig.pools.iter().map(|pool| pool.directory.clone()).collect();
     // Only the clean-up is left.
-    stand.abandon();
+    rig.abandon();
     pools.iter().try_for_each(|pool| mounts::unmount_all(pool))?;
-    mounts::unmount_all(stand.kubelet.root())
+    mounts::unmount_all(rig.kubelet.root())
 }
 
 /// The other driver publishes in its own mount namespace, so the published volumes are not visible here.

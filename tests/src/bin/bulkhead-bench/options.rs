@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bulkhead_tests::setting::{Place, PoolFilesystem};
+use bulkhead_tests::run_options::{Place, PoolFilesystem};
 use clap::{Parser, ValueEnum};
 
 /// Measures what Bulkhead costs on this host, and prints one report.

@@ -12,8 +12,8 @@ use bulkhead_tests::bench::statistics::Summary;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::Setting;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::RunOptions;
 use bulkhead_tests::wait;
 
 use crate::run::Run;
@@ -31,46 +31,46 @@ const ID: &str = "vol-copied";
 const SNAPSHOTS: usize = 10;
 
 /// Measures volumes of all sizes, each in a pool of its own.
-pub fn measure(run: &mut Run, stand: &mut Stand) -> Result<()> {
+pub fn measure(run: &mut Run, rig: &mut Rig) -> Result<()> {
     for size in VOLUMES {
         let volume = format!("{} GiB, {WRITTEN} MiB written", size >> 10);
         if run.has_time_for(&format!("room of snapshots: {volume}")) {
-            let directory = stand.work().join("pools").join(NAME);
-            stand.kill_helper()?;
-            let setting = Setting { pool_mebibytes: POOL_MEBIBYTES, ..stand.setting.clone() };
-            stand.pools.push(Pool::make(&setting, stand.templates(), &directory, NAME)?);
-            stand.start_helper()?;
-            let measured = one(run, stand, size << 20, &volume);
-            stand.kill_helper()?;
-            stand.pools.pop();
+            let directory = rig.work().join("pools").join(NAME);
+            rig.kill_helper()?;
+            let run_options = RunOptions { pool_mebibytes: POOL_MEBIBYTES, ..rig.run_options.clone() };
+            rig.pools.push(Pool::make(&run_options, rig.templates(), &directory, NAME)?);
+            rig.start_helper()?;
+            let measured = one(run, rig, size << 20, &volume);
+            rig.kill_helper()?;
+            rig.pools.pop();
             // What is left of the helper may still be in it.
             wait::until(Duration::from_secs(10), || mounts::unmount_all(&directory))?;
             fs::remove_file(directory.with_extension("disk"))?;
-            stand.start_helper()?;
-            stand.await_frontend()?;
+            rig.start_helper()?;
+            rig.await_frontend()?;
             measured?;
         }
     }
     Ok(())
 }
 
-fn one(run: &mut Run, stand: &Stand, size: u64, volume_is: &str) -> Result<()> {
-    let helper = stand.helper()?;
-    let before = Taken::now(stand, &helper)?;
+fn one(run: &mut Run, rig: &Rig, size: u64, volume_is: &str) -> Result<()> {
+    let helper = rig.helper()?;
+    let before = Taken::now(rig, &helper)?;
     before.add(run, &format!("{volume_is}: before it"), &before);
     helper.ask(&Request::Create { volume: volume(ID), pool: NAME.parse()?, spec: image_spec(size) })?;
-    write(stand, 1)?;
-    Taken::now(stand, &helper)?.add(run, &format!("{volume_is}: 0 snapshots"), &before);
+    write(rig, 1)?;
+    Taken::now(rig, &helper)?.add(run, &format!("{volume_is}: 0 snapshots"), &before);
     for is_rewritten in [false, true] {
         for number in 1..=SNAPSHOTS {
             helper.ask(&create_snapshot(ID, &format!("snap-{number:02}")))?;
             if is_rewritten {
-                write(stand, u8::try_from(number + 1)?)?;
+                write(rig, u8::try_from(number + 1)?)?;
             }
             if number == 1 || number == SNAPSHOTS {
                 let state = if is_rewritten { "rewritten after each" } else { "fresh" };
                 let condition = format!("{volume_is}: {number} snapshots, {state}");
-                Taken::now(stand, &helper)?.add(run, &condition, &before);
+                Taken::now(rig, &helper)?.add(run, &condition, &before);
             }
         }
         for number in 1..=SNAPSHOTS {
@@ -81,8 +81,8 @@ fn one(run: &mut Run, stand: &Stand, size: u64, volume_is: &str) -> Result<()> {
 }
 
 /// Writes what is written of the volume.
-fn write(stand: &Stand, byte: u8) -> Result<()> {
-    let pool = stand.pools.last().context("no pool")?;
+fn write(rig: &Rig, byte: u8) -> Result<()> {
+    let pool = rig.pools.last().context("no pool")?;
     let image = File::options().write(true).open(pool.volume(ID).join("image"))?;
     let part = vec![byte; 1 << 20];
     (0..WRITTEN).try_for_each(|at| image.write_all_at(&part, at << 20))?;
@@ -97,7 +97,7 @@ struct Taken {
 }
 
 impl Taken {
-    fn now(stand: &Stand, helper: &HelperClient) -> Result<Self> {
+    fn now(rig: &Rig, helper: &HelperClient) -> Result<Self> {
         wait::until(Duration::from_secs(60), || {
             ensure!(helper.pool_status(NAME)?.emptying == 0, "snapshots are being removed");
             Ok(())
@@ -105,7 +105,7 @@ impl Taken {
         // The pool measures itself once a second at most.
         std::thread::sleep(Duration::from_millis(1100));
         let status = helper.pool_status(NAME)?;
-        let space = rustix::fs::statvfs(&stand.pools.last().context("no pool")?.directory)?;
+        let space = rustix::fs::statvfs(&rig.pools.last().context("no pool")?.directory)?;
         let in_use = (space.f_blocks - space.f_bfree) * space.f_frsize;
         Ok(Self { promised: status.promised, in_use, room: status.available })
     }

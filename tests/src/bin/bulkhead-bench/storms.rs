@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use bulkhead_tests::bench::report::{Baseline, Unit};
 use bulkhead_tests::bench::statistics::Summary;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 use crate::driver::{Call, Connection, Driver, Kind};
@@ -71,21 +71,21 @@ pub fn measure(run: &mut Run, driver: &Driver, floor: &Floor, amount: &Amount) -
 }
 
 /// Times the lives of volumes one after another, first alone, then while a volume with many files is being emptied.
-pub fn measure_beside_emptying(run: &mut Run, stand: &Stand, driver: &Driver, amount: &Amount) -> Result<()> {
+pub fn measure_beside_emptying(run: &mut Run, rig: &Rig, driver: &Driver, amount: &Amount) -> Result<()> {
     let files = amount.emptying;
     if files == 0 || !run.has_time_for(&format!("calls while {files} files are removed")) {
         return Ok(());
     }
     let large = driver.volumes("large", Kind::Directory, 1, true);
     driver.phase(Connection::Kept, 1, &large, Call::Create)?;
-    fill(stand, files)?;
-    wait_until_emptied(stand)?;
+    fill(rig, files)?;
+    wait_until_emptied(rig)?;
     let idle = time_lives(driver, |lives| Ok(lives < amount.calls))?;
-    wait_until_emptied(stand)?;
+    wait_until_emptied(rig)?;
     driver.phase(Connection::Kept, 1, &large, Call::Delete)?;
     let begun = Instant::now();
-    let busy = time_lives(driver, |lives| Ok(lives < MOST_LIVES && is_emptying(stand)?))?;
-    wait_until_emptied(stand)?;
+    let busy = time_lives(driver, |lives| Ok(lives < MOST_LIVES && is_emptying(rig)?))?;
+    wait_until_emptied(rig)?;
     let per_second = files as f64 / begun.elapsed().as_secs_f64();
     let condition = format!("{files} files");
     run.add(SECTION, "files removed", &condition, Unit::PerSecond, Summary::of(&[per_second]), None);
@@ -103,8 +103,8 @@ pub fn measure_beside_emptying(run: &mut Run, stand: &Stand, driver: &Driver, am
     Ok(())
 }
 
-fn fill(stand: &Stand, files: usize) -> Result<()> {
-    let data = stand.pool().volume("large-directory-0").join("data");
+fn fill(rig: &Rig, files: usize) -> Result<()> {
+    let data = rig.pool().volume("large-directory-0").join("data");
     for number in 0..files {
         let directory = data.join((number / 500).to_string());
         if number % 500 == 0 {
@@ -128,13 +128,13 @@ fn time_lives(driver: &Driver, mut goes_on: impl FnMut(usize) -> Result<bool>) -
     Ok(times)
 }
 
-fn is_emptying(stand: &Stand) -> Result<bool> {
-    Ok(stand.pool().entries()?.iter().any(|name| name.starts_with('.') && name.ends_with("large-directory-0")))
+fn is_emptying(rig: &Rig) -> Result<bool> {
+    Ok(rig.pool().entries()?.iter().any(|name| name.starts_with('.') && name.ends_with("large-directory-0")))
 }
 
-fn wait_until_emptied(stand: &Stand) -> Result<()> {
+fn wait_until_emptied(rig: &Rig) -> Result<()> {
     wait::until(EMPTIED_WITHIN, || {
-        let left = stand.pool().entries()?;
+        let left = rig.pool().entries()?;
         ensure!(!left.iter().any(|name| name.starts_with('.')), "volumes are still being emptied");
         Ok(())
     })

@@ -33,7 +33,7 @@ pub fn many(cluster: &mut Cluster, any_node: Wanted<'_>, number: usize) -> Resul
     print_requests("requests of two idle minutes", number, &since(&started, &idle));
     let mut resident = 0;
     for agent in &mut cluster.agents {
-        resident += processes::resident(agent.stand.running_frontend()?.pid())?;
+        resident += processes::resident(agent.rig.running_frontend()?.pid())?;
     }
     println!("memory of a frontend, on average: {:.1} MiB", resident as f64 / number as f64 / 1_048_576.0);
     at_once(cluster, Wanted::EachNode, 10 * number, &format!("{number} agents"))?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::audit::{Requests, agents, requests_by};
 use bulkhead_tests::observe::processes;
-use bulkhead_tests::setting::PoolFilesystem;
+use bulkhead_tests::run_options::PoolFilesystem;
 
 /// The size of each driver's filesystem.
 pub const POOL_MEBIBYTES: u64 = 4096;
@@ -38,13 +38,13 @@ impl Driver {
     /// The agent, on a pool of its own.
     pub fn agent(cluster: &mut Cluster) -> Result<Self> {
         let class = cluster.add_class(|_| {})?;
-        let agent = cluster.add_agent_with(|stand| {
-            stand.setting.pool_fs = PoolFilesystem::Xfs;
-            stand.setting.pool_mebibytes = POOL_MEBIBYTES;
-            stand.add_pool("default")
+        let agent = cluster.add_agent_with(|rig| {
+            rig.run_options.pool_fs = PoolFilesystem::Xfs;
+            rig.run_options.pool_mebibytes = POOL_MEBIBYTES;
+            rig.add_pool("default")
         })?;
-        let processes = vec![agent.stand.running_frontend()?.pid(), agent.stand.running_helper()?.pid()];
-        let directory = agent.stand.pool().directory.clone();
+        let processes = vec![agent.rig.running_frontend()?.pid(), agent.rig.running_helper()?.pid()];
+        let directory = agent.rig.pool().directory.clone();
         let snapshot_class = cluster.add_snapshot_class("bulkhead", |_| {})?;
         let file = |pool: &Path, handle: &str| pool.join(handle).join("image");
         Ok(Self { name: "bulkhead", class, snapshot_class, users: vec![agents()], processes, directory, file })

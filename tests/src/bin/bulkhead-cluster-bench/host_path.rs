@@ -13,7 +13,7 @@ use bulkhead_tests::cluster::control_plane::ControlPlane;
 use bulkhead_tests::cluster::{Cluster, PATIENCE};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::{PoolFilesystem, Setting};
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use bulkhead_tests::wait;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
@@ -49,11 +49,11 @@ impl HostPath {
         work: &Path,
         templates: &Path,
     ) -> Result<(Self, Driver)> {
-        let mut setting = Setting::on_host(PoolFilesystem::Xfs);
-        setting.pool_mebibytes = POOL_MEBIBYTES;
+        let mut run_options = RunOptions::on_host(PoolFilesystem::Xfs);
+        run_options.pool_mebibytes = POOL_MEBIBYTES;
         let directory = work.join("pools").join(NAME);
         fs::create_dir_all(&directory)?;
-        let filesystem = Pool::make_unmarked(&setting, templates, &directory, NAME)?;
+        let filesystem = Pool::make_unmarked(&run_options, templates, &directory, NAME)?;
         let mut all = Self { components: Vec::new(), filesystem };
         let (node, state, socket) = (cluster.node(), directory.join("state"), work.join("host-path.sock"));
         let endpoint = format!("unix://{}", socket.display());

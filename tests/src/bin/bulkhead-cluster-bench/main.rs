@@ -22,7 +22,7 @@ use bulkhead_tests::cluster::control_plane::ControlPlane;
 use bulkhead_tests::cluster::storm::Wanted;
 use bulkhead_tests::cluster::{Cluster, manifests, snapshots as resources};
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::{PoolFilesystem, Setting};
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 
@@ -76,17 +76,17 @@ impl Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     // No filesystem is created: the pools are directories on this host.
-    bench::run(Setting::on_host(PoolFilesystem::Ext4), |setting, work, templates| {
+    bench::run(RunOptions::on_host(PoolFilesystem::Ext4), |run_options, work, templates| {
         let start = Instant::now();
         let mut control_plane = ControlPlane::start()?;
         println!("control plane ready: {:.1} s", start.elapsed().as_secs_f64());
-        setting.control_plane = Some(control_plane.directory().to_owned());
+        run_options.control_plane = Some(control_plane.directory().to_owned());
         manifests::apply_cluster_wide(&control_plane.access()?.kubeconfig())?;
-        let mut cluster = Cluster::enter(setting, work, templates)?;
+        let mut cluster = Cluster::enter(run_options, work, templates)?;
         if options.wants(Part::Claims) {
             let measured = measure(&mut cluster, &options);
             for mut agent in std::mem::take(&mut cluster.agents) {
-                agent.stand.abandon();
+                agent.rig.abandon();
             }
             measured?;
         }
@@ -123,8 +123,8 @@ fn measure(cluster: &mut Cluster, options: &Options) -> Result<()> {
 }
 
 fn add_agent(cluster: &mut Cluster) -> Result<()> {
-    cluster.add_agent_with(|stand| {
-        stand.pools.push(Pool::plain(&stand.work().join("pools/default"), "default")?);
+    cluster.add_agent_with(|rig| {
+        rig.pools.push(Pool::plain(&rig.work().join("pools/default"), "default")?);
         Ok(())
     })?;
     Ok(())

@@ -15,7 +15,7 @@ use crate::LIMIT;
 
 /// Prints the memory of the first agent's frontend.
 pub fn print(cluster: &mut Cluster, when: &str) -> Result<()> {
-    let frontend = processes::resident(cluster.agent().stand.running_frontend()?.pid())?;
+    let frontend = processes::resident(cluster.agent().rig.running_frontend()?.pid())?;
     println!("memory of the frontend {when}: {:.1} MiB", frontend as f64 / 1_048_576.0);
     Ok(())
 }
@@ -33,16 +33,16 @@ pub fn beside_foreign_claims(cluster: &mut Cluster, number: usize) -> Result<()>
     println!("{number} foreign claims created in {:.1} s", start.elapsed().as_secs_f64());
     std::thread::sleep(Duration::from_secs(5));
     print(cluster, &format!("as {number} foreign claims were made"))?;
-    cluster.agent().stand.restart_frontend()?;
+    cluster.agent().rig.restart_frontend()?;
     std::thread::sleep(Duration::from_secs(15));
     print(cluster, &format!("started beside {number} foreign claims"))?;
     manifests::remove(&cluster.access.kubeconfig(), "mutatingadmissionpolicybinding", "bulkhead-claims")?;
-    cluster.agent().stand.restart_frontend()?;
+    cluster.agent().rig.restart_frontend()?;
     std::thread::sleep(Duration::from_secs(20));
     print(cluster, &format!("started beside {number} foreign claims without the policy"))?;
     manifests::apply_cluster_wide(&cluster.access.kubeconfig())?;
     cluster.wait_until_policies_are_relied_on()?;
-    cluster.agent().stand.restart_frontend()?;
+    cluster.agent().rig.restart_frontend()?;
     let claims = cluster.claims();
     cluster.access.run(claims.delete_collection(&DeleteParams::default(), &ListParams::default()))?;
     manager.release();

@@ -20,7 +20,7 @@ pub fn print(cluster: &Cluster, when: &str) -> Result<()> {
     let (mut times, mut length, mut samples) = (Vec::new(), 0, 0);
     for _ in 0..SCRAPES {
         let start = Instant::now();
-        let (status, text) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        let (status, text) = monitoring::get(&cluster.agents[0].rig, "/metrics")?;
         times.push(start.elapsed());
         std::thread::sleep(PAUSE);
         ensure!(status == 200, "status {status}");
@@ -37,11 +37,11 @@ pub fn print(cluster: &Cluster, when: &str) -> Result<()> {
 pub fn memory(cluster: &mut Cluster) -> Result<()> {
     print(cluster, "when started")?;
     memory::print(cluster, &format!("after {SCRAPES} scrapes"))?;
-    let with = cluster.agent().stand.frontend_flags.clone();
-    monitoring::leave_out(&mut cluster.agent().stand);
-    cluster.agent().stand.restart_frontend()?;
+    let with = cluster.agent().rig.frontend_flags.clone();
+    monitoring::leave_out(&mut cluster.agent().rig);
+    cluster.agent().rig.restart_frontend()?;
     std::thread::sleep(Duration::from_secs(5));
     memory::print(cluster, "without metrics")?;
-    cluster.agent().stand.frontend_flags = with;
-    cluster.agent().stand.restart_frontend()
+    cluster.agent().rig.frontend_flags = with;
+    cluster.agent().rig.restart_frontend()
 }

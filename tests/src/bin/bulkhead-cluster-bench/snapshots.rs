@@ -70,7 +70,7 @@ pub fn compare(
     if let Some(processes) = other {
         processes.end()?;
     }
-    cluster.agents.pop().context("the agent")?.stand.finish()
+    cluster.agents.pop().context("the agent")?.rig.finish()
 }
 
 /// Prints the times of all steps with one source, the drivers taking turns.

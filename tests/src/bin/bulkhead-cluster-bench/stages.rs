@@ -20,7 +20,7 @@ pub fn passed(cluster: &Cluster) -> Result<Passed> {
     std::thread::sleep(PAUSE);
     let mut passed = [(0.0, 0.0); 2];
     for agent in &cluster.agents {
-        let (status, text) = monitoring::get(&agent.stand, "/metrics")?;
+        let (status, text) = monitoring::get(&agent.rig, "/metrics")?;
         ensure!(status == 200, "status {status}");
         for (stage, (number, seconds)) in STAGES.iter().zip(&mut passed) {
             *number += value(&text, &format!("{METRIC}_count{{stage=\"{stage}\"}} "))?;

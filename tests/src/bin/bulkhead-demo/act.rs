@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::setting::program;
+use bulkhead_tests::run_options::program;
 use bulkhead_tests::wait;
 
 use crate::node::Node;

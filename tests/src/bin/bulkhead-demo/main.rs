@@ -10,7 +10,7 @@ mod writer;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bulkhead_tests::setting::Phase;
+use bulkhead_tests::run_options::Phase;
 use clap::Parser;
 
 use node::Node;

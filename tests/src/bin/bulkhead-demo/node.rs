@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::daemon::{Daemon, FRONTEND_UID};
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::{Pool, run};
-use bulkhead_tests::setting::{Place, program};
+use bulkhead_tests::run_options::{Place, program};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 
 /// Everything that the demonstration creates is here, except for the virtual machine's own pool.

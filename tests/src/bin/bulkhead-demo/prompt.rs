@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_tests::setting::program;
+use bulkhead_tests::run_options::program;
 
 /// Announces a step.
 pub fn step(text: &str) {

@@ -7,8 +7,8 @@ mod unit;
 
 use std::process::ExitCode;
 
-use bulkhead_tests::runner::{self, Telling};
+use bulkhead_tests::runner::{self, Verbosity};
 
 fn main() -> ExitCode {
-    runner::main(cases::all(), Telling::Lines)
+    runner::main(cases::all(), Verbosity::Lines)
 }

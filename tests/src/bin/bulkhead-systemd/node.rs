@@ -11,12 +11,12 @@ use bulkhead_protocol::HIGHEST_VERSION;
 use bulkhead_tests::case::Case;
 use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::v1::ProbeRequest;
+use bulkhead_tests::fixture::Fixture;
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::kubelet::Kubelet;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::{Pool, run};
-use bulkhead_tests::scene::Scene;
-use bulkhead_tests::setting::{Phase, Place, Setting, program};
+use bulkhead_tests::run_options::{Phase, Place, RunOptions, program};
 use bulkhead_tests::wait;
 
 use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output, systemctl};
@@ -67,8 +67,8 @@ pub const TENANT_PROFILE: &str = deployed!("seccomp/bulkhead-tenant.json");
 /// The node that both services run on.
 #[derive(Debug)]
 pub struct Node {
-    /// The setting of the run.
-    pub setting: Setting,
+    /// The options of the run.
+    pub run_options: RunOptions,
     /// The kubelet's directory.
     pub kubelet: Kubelet,
     /// Scratch directory of the test.
@@ -81,7 +81,7 @@ pub struct Node {
 impl Node {
     /// A generous timeout for this place.
     pub fn patience(&self, on_host: Duration) -> Duration {
-        self.setting.place.patience(on_host)
+        self.run_options.place.patience(on_host)
     }
 
     /// Starts the units that are not running, and waits until the frontend is ready.
@@ -120,17 +120,17 @@ impl Node {
     }
 }
 
-impl Scene for Node {
+impl Fixture for Node {
     type Shared = ();
 
     const LIMIT: Duration = Duration::from_secs(90);
 
-    fn share(setting: &mut Setting) -> Result<()> {
+    fn share(run_options: &mut RunOptions) -> Result<()> {
         ensure!(
-            setting.place == Place::Vm,
+            run_options.place == Place::Vm,
             "this installs services on the machine it runs on: run it with --place vm, in a virtual machine"
         );
-        if setting.phase == Some(Phase::AfterReboot) {
+        if run_options.phase == Some(Phase::AfterReboot) {
             // Whatever is needed must come up on its own.
             return Ok(());
         }
@@ -141,10 +141,10 @@ impl Scene for Node {
         Ok(())
     }
 
-    fn set(case: &Case<Self>, setting: &Setting, work: &Path, _: &Path) -> Result<Self> {
+    fn set(case: &Case<Self>, run_options: &RunOptions, work: &Path, _: &Path) -> Result<Self> {
         let kubelet = Kubelet::make(Path::new(KUBELET))?;
         let pool = Pool::existing(Path::new(POOL), "default");
-        let node = Self { setting: setting.clone(), kubelet, work: work.to_owned(), pool, ends_clean: true };
+        let node = Self { run_options: run_options.clone(), kubelet, work: work.to_owned(), pool, ends_clean: true };
         if case.starts() {
             node.start()?;
         }

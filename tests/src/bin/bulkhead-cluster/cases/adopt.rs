@@ -37,26 +37,26 @@ cases! {
 /// Starts an agent whose node the plugin can reach once it has a pod, and returns the class of its claims.
 pub fn agent(cluster: &mut Cluster) -> Result<String> {
     let class = cluster.add_class(|_| {})?;
-    cluster.add_agent_with(|stand| {
-        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
-        stand.frontend_flags.push(monitoring::WITH_OWNERS.into());
-        stand.add_pool("default")
+    cluster.add_agent_with(|rig| {
+        monitoring::serve_at(rig, &format!("{POD_ADDRESS}:0"));
+        rig.frontend_flags.push(monitoring::WITH_OWNERS.into());
+        rig.add_pool("default")
     })?;
     Ok(class)
 }
 
 /// Makes the first agent's pod, as its kubelet would report it.
 pub fn reachable(cluster: &Cluster) -> Result<()> {
-    let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].rig)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)
 }
 
 /// Makes a claim, writes into its volume as a pod would, and returns the volume and the file.
 pub fn filled(cluster: &mut Cluster, name: &str, class: &str) -> Result<(String, PathBuf)> {
     let (volume, target) = in_use(cluster, name, class)?;
-    let stand = &cluster.agents[0].stand;
-    stand.csi()?.node_unpublish_volume(requests::unpublish(&volume, &target))?;
-    let file = stand.pool().volume(&volume).join("data/file");
+    let rig = &cluster.agents[0].rig;
+    rig.csi()?.node_unpublish_volume(requests::unpublish(&volume, &target))?;
+    let file = rig.pool().volume(&volume).join("data/file");
     Ok((volume, file))
 }
 
@@ -65,9 +65,9 @@ pub fn in_use(cluster: &Cluster, name: &str, class: &str) -> Result<(String, Pat
     cluster.create_claim(&on(claim(name, class, "8Mi"), &cluster.node()))?;
     let object = cluster.bound(name)?.metadata.name.context("a name")?;
     let volume = handle(&object).to_owned();
-    let stand = &cluster.agents[0].stand;
-    let target = stand.kubelet.prepare(&volume, &object, name)?;
-    stand.csi()?.node_publish_volume(requests::publish(&volume, &target, requests::mount()))?;
+    let rig = &cluster.agents[0].rig;
+    let target = rig.kubelet.prepare(&volume, &object, name)?;
+    rig.csi()?.node_publish_volume(requests::publish(&volume, &target, requests::mount()))?;
     fs::write(target.join("file"), content(name))?;
     Ok((volume, target))
 }
@@ -86,7 +86,7 @@ pub fn content(name: &str) -> String {
 pub fn noted(cluster: &Cluster, volumes: &[&str]) -> Result<()> {
     let node = cluster.node();
     cluster.access.wait(cluster.patience(), "whose the volumes are to be noted", || {
-        let (_, page) = monitoring::get(&cluster.agents[0].stand, "/volumes/owners")?;
+        let (_, page) = monitoring::get(&cluster.agents[0].rig, "/volumes/owners")?;
         let page: Value = serde_json::from_str(&page).with_context(|| page.clone())?;
         let found = page["volumes"].as_array().context("no volumes")?;
         let is_noted = |volume: &&str| {
@@ -174,16 +174,16 @@ fn claims_come_back_after_etcd_was_lost(cluster: &mut Cluster) -> Result<()> {
             .all(|volume| said(&adopt(cluster, &[]).unwrap_or_default(), volume).is_ok_and(|said| said.0 == "there"))
     );
 
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     for (volume, claim) in volumes.iter().zip(["first", "second", "garbled", "unused"]) {
         forget_volume(cluster, volume)?;
         forget_claim(cluster, claim)?;
     }
     let odd = "bulkhead-owner=1\nclaim=%ZZ\n".parse().map_err(|error| anyhow::anyhow!("{error}"))?;
-    cluster.agents[0].stand.helper()?.ask(&Request::SetOwner { volume: volume_id(&garbled), owner: odd })?;
+    cluster.agents[0].rig.helper()?.ask(&Request::SetOwner { volume: volume_id(&garbled), owner: odd })?;
     // Somebody was faster than the administrator.
     cluster.create_claim(&on(claim("second", &class, "8Mi"), &node))?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     let usurper = cluster.bound("second")?.metadata.name.context("a name")?;
     // The pod has to name the new agent's port.
     let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::namespaced(cluster.access.client(), NAMESPACE);
@@ -244,9 +244,9 @@ fn a_claim_that_lost_its_volume_is_bound_again(cluster: &mut Cluster) -> Result<
         Ok(())
     })?;
     // Without an agent's pod, the administrator saves what the node says.
-    let socket = cluster.agents[0].stand.kubelet.csi_socket();
+    let socket = cluster.agents[0].rig.kubelet.csi_socket();
     let exported = Printed::by(bulkheadctl(&socket)?.args(["volume", "export"]))?.succeeded()?;
-    let saved = cluster.agents[0].stand.work().join("exported");
+    let saved = cluster.agents[0].rig.work().join("exported");
     let saved = saved.to_string_lossy().into_owned();
     // One of yesterday may name volumes that were deleted since.
     fs::write(&saved, aged(&exported)?)?;
@@ -287,9 +287,9 @@ fn a_block_volume_comes_back_from_a_file(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&on(block(claim("disk", &class, "8Mi")), &node))?;
     let object = cluster.bound("disk")?.metadata.name.context("a name")?;
     let volume = handle(&object).to_owned();
-    let stand = &cluster.agents[0].stand;
-    let target = stand.kubelet.prepare_block(&volume, &object, "disk")?;
-    let csi = stand.csi()?;
+    let rig = &cluster.agents[0].rig;
+    let target = rig.kubelet.prepare_block(&volume, &object, "disk")?;
+    let csi = rig.csi()?;
     csi.node_publish_volume(requests::publish(&volume, &target, requests::block()))?;
     fs::OpenOptions::new().write(true).open(&target)?.write_all(content("disk").as_bytes())?;
     csi.node_unpublish_volume(requests::unpublish(&volume, &target))?;
@@ -297,11 +297,11 @@ fn a_block_volume_comes_back_from_a_file(cluster: &mut Cluster) -> Result<()> {
     forget_volume(cluster, &volume)?;
     forget_claim(cluster, "disk")?;
 
-    let socket = cluster.agents[0].stand.kubelet.csi_socket();
+    let socket = cluster.agents[0].rig.kubelet.csi_socket();
     let exported = Printed::by(bulkheadctl(&socket)?.args(["volume", "export"]))?.succeeded()?;
     let line: Value = serde_json::from_str(exported.lines().next().context("no line")?)?;
     ensure!(line["block"] == true && line["everPublished"] == true && line["owner"]["pv"] == object, "{line}");
-    let saved = cluster.agents[0].stand.work().join("exported").to_string_lossy().into_owned();
+    let saved = cluster.agents[0].rig.work().join("exported").to_string_lossy().into_owned();
     // The administrator knows that nothing was deleted since yesterday.
     fs::write(&saved, aged(&exported)?)?;
     let done = as_json(cluster, &["adopt", "--from", &saved, "--apply", "--with-claims", "--allow-old"])?;
@@ -310,7 +310,7 @@ fn a_block_volume_comes_back_from_a_file(cluster: &mut Cluster) -> Result<()> {
     ensure!(made.volume_mode.as_deref() == Some("Block"), "{:?}", made.volume_mode);
     let claim = cluster.access.run(cluster.claims().get("disk"))?.spec.context("a specification")?;
     ensure!(claim.volume_mode.as_deref() == Some("Block"), "{:?}", claim.volume_mode);
-    let image = fs::read(cluster.agents[0].stand.pool().volume(&volume).join("image"))?;
+    let image = fs::read(cluster.agents[0].rig.pool().volume(&volume).join("image"))?;
     ensure!(image.starts_with(content("disk").as_bytes()), "the data is not what it was");
     grows(cluster, "disk")?;
     let_go(cluster)
@@ -348,15 +348,15 @@ fn a_disk_in_another_node_takes_its_claims_along(cluster: &mut Cluster) -> Resul
     noted(cluster, &[&volume])?;
     let former = cluster.node();
     // The same disk, below a node of another name.
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     let name = format!("{former}-new");
     let uid = node::make(&cluster.access, &name, &[])?;
     let access = &cluster.access;
     let agent = &mut cluster.agents[0];
     (agent.node, agent.uid) = (name.clone(), uid);
-    agent.stand.node = name.clone();
+    agent.rig.node = name.clone();
     agent.renew_token(access, Duration::from_secs(3600))?;
-    agent.stand.start_frontend()?;
+    agent.rig.start_frontend()?;
     reachable(cluster)?;
 
     let asked = adopt(cluster, &["--apply"])?;
@@ -387,27 +387,27 @@ fn a_disk_in_another_node_takes_its_claims_along(cluster: &mut Cluster) -> Resul
 
 fn an_orphan_of_another_cluster_is_kept(cluster: &mut Cluster) -> Result<()> {
     let [foreign, own] = ["pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111", "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a222"];
-    cluster.agent().stand.kill_frontend()?;
-    let helper = cluster.agents[0].stand.helper()?;
+    cluster.agent().rig.kill_frontend()?;
+    let helper = cluster.agents[0].rig.helper()?;
     for volume in [foreign, own] {
         helper.ask(&bulkhead_tests::helper::create(volume, bulkhead_tests::helper::directory_spec(1 << 20)))?;
     }
     let note = "bulkhead-owner=1\nclaim=shop/data\ncluster=another\n".parse().expect("a record");
     helper.ask(&Request::SetOwner { volume: volume_id(foreign), owner: note })?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.access.wait(cluster.patience(), "the other orphan to be deleted", || {
         let left = cluster.agents[0].volumes()?;
         ensure!(left == [foreign], "it holds {left:?}");
         Ok(())
     })?;
     cluster.agents[0].has_logged("orphaned volume kept: a note on it says that it belongs to the cluster another")?;
-    cluster.agents[0].stand.helper()?.ask(&bulkhead_tests::helper::delete(foreign)).map(drop)
+    cluster.agents[0].rig.helper()?.ask(&bulkhead_tests::helper::delete(foreign)).map(drop)
 }
 
 fn a_thousand_volumes_come_back(cluster: &mut Cluster) -> Result<()> {
     const VOLUMES: usize = 1000;
     let class = agent(cluster)?;
-    let helper = cluster.agents[0].stand.helper()?;
+    let helper = cluster.agents[0].rig.helper()?;
     let id = |number: usize| format!("adopted-{number:04}");
     for number in 0..VOLUMES {
         let (id, claim) = (id(number), format!("{}/data-{number:04}", cluster.namespace));

@@ -86,7 +86,7 @@ fn change(cluster: &Cluster, name: &str, class: Option<&str>) -> Result<()> {
 /// Checks how many inodes a volume may use, by its PersistentVolume's name.
 fn has_inodes(cluster: &Cluster, object: &str, number: u64) -> Result<()> {
     let usage = Request::Usage { volume: handle(object).parse()?, target: None };
-    let Reply::Usage(usage) = cluster.agents[0].stand.helper()?.ask(&usage)? else { bail!("no usage") };
+    let Reply::Usage(usage) = cluster.agents[0].rig.helper()?.ask(&usage)? else { bail!("no usage") };
     match usage.spec.kind {
         VolumeKind::Directory { inodes, .. } if inodes.get() == number => Ok(()),
         kind => bail!("it is a {kind:?}, and not one with {number} inodes"),
@@ -224,12 +224,12 @@ fn a_device_has_no_inodes(cluster: &mut Cluster) -> Result<()> {
 fn what_was_begun_is_finished_first(cluster: &mut Cluster) -> Result<()> {
     let (gold, silver) = (class(cluster, "gold", "5000")?.keep(), class(cluster, "silver", "700")?.keep());
     let object = made(cluster, "data")?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims/data/status", cluster.namespace);
     let begun = json!({ "targetVolumeAttributesClassName": gold, "status": "InProgress" });
     cluster.ask("PATCH", &path, Some(&json!({ "status": { "modifyVolumeStatus": begun } })))?;
     change(cluster, "data", Some(&silver))?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     has(cluster, "data", &silver)?;
     has_inodes(cluster, &object, 700)?;
     cluster.event("data", "VolumeModifySuccessful", &gold)?;
@@ -243,9 +243,9 @@ fn what_was_begun_is_finished_first(cluster: &mut Cluster) -> Result<()> {
 fn an_agent_that_was_dead_modifies_when_it_is_back(cluster: &mut Cluster) -> Result<()> {
     let gold = class(cluster, "gold", "5000")?.keep();
     let object = made(cluster, "data")?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     change(cluster, "data", Some(&gold))?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     has(cluster, "data", &gold)?;
     has_inodes(cluster, &object, 5000)?;
     cluster.ask("DELETE", &format!("{CLASSES}/{gold}"), None).map(drop)
@@ -266,7 +266,7 @@ fn what_is_documented_works(cluster: &mut Cluster) -> Result<()> {
     let class = Class { cluster, name: format!("{}-documented", cluster.namespace) };
     let object = made(cluster, "first")?;
     let written = |text: &str| text.replace("bulkhead-many-files", &class.name);
-    let file = cluster.agents[0].stand.work().join("documented.yaml");
+    let file = cluster.agents[0].rig.work().join("documented.yaml");
     for manifest in blocks(page, "yaml") {
         fs::write(&file, written(&manifest))?;
         manifests::kubectl(&cluster.access.kubeconfig(), &["apply", "--filename", &file.to_string_lossy()])?;

@@ -81,9 +81,9 @@ fn a_class_that_cannot_be_served_has_no_room(cluster: &mut Cluster) -> Result<()
 /// Nor would a volume be created for such a class: with several pools, a class that names none means the one called
 /// default.
 fn a_class_that_does_not_say_which_pool_has_no_room(cluster: &mut Cluster) -> Result<()> {
-    let agent = cluster.add_agent_with(|stand| {
-        stand.add_pool("fast")?;
-        stand.add_pool("slow")
+    let agent = cluster.add_agent_with(|rig| {
+        rig.add_pool("fast")?;
+        rig.add_pool("slow")
     })?;
     let node = agent.node.clone();
     let open = to_value(cluster.capacity(&cluster.class, &node)?)?;
@@ -96,14 +96,14 @@ fn a_class_that_does_not_say_which_pool_has_no_room(cluster: &mut Cluster) -> Re
 fn a_node_whose_helper_is_gone_offers_nothing(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     ensure!(cluster.room(&cluster.class, &node)? > 0);
-    cluster.agent().stand.kill_helper()?;
+    cluster.agent().rig.kill_helper()?;
     // It is expected back for a minute.
     let soon = Duration::from_secs(110);
     cluster.access.wait(soon, "the capacity to be withdrawn", || {
         ensure!(cluster.room(&cluster.class, &node)? == 0, "it is still offered");
         Ok(())
     })?;
-    cluster.agent().stand.start_helper()?;
+    cluster.agent().rig.start_helper()?;
     cluster.access.wait(soon, "the capacity to be offered again", || {
         ensure!(cluster.room(&cluster.class, &node)? > 0, "nothing is");
         Ok(())
@@ -135,13 +135,13 @@ fn many_volumes_are_published_together(cluster: &mut Cluster) -> Result<()> {
     let object = cluster.capacity(&cluster.class, &node)?.metadata.name.context("a name")?;
     let room = cluster.room(&cluster.class, &node)?;
     // The agent finds all the claims when it starts.
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     for number in 0..VOLUMES {
         cluster.create_claim(&on(claim(&format!("data-{number}"), &cluster.class, "4Mi"), &node))?;
     }
     let before = times_published(cluster, &object)?;
     let start = Instant::now();
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     for number in 0..VOLUMES {
         cluster.bound(&format!("data-{number}"))?;
     }
@@ -173,12 +173,12 @@ fn objects_stay_when_the_agent_restarts(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     let before = cluster.capacity(&cluster.class, &node)?;
     let object = before.metadata.name.clone().context("a name")?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     // An object that is deleted with its agent would be gone by then.
     std::thread::sleep(Duration::from_secs(1));
     cluster.access.run(objects(cluster).get(&object))?;
     let published = times_published(cluster, &object)?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.access.wait(cluster.patience(), "the agent to publish its capacity again", || {
         let now = times_published(cluster, &object)?;
         ensure!(now > published, "it was written {now} times");
@@ -194,7 +194,7 @@ fn objects_go_with_the_node(cluster: &mut Cluster) -> Result<()> {
     let second = cluster.add_agent()?.node.clone();
     let name = cluster.capacity(&cluster.class, &second)?.metadata.name.context("a name")?;
     let agent = cluster.agents.pop().context("two agents")?;
-    agent.stand.finish()?;
+    agent.rig.finish()?;
     node::delete(&cluster.access, &second)?;
     cluster.access.wait_until_gone(&objects(cluster), &name, Duration::from_secs(60))?;
     let left = cluster.capacity(&cluster.class, &cluster.node())?;

@@ -35,19 +35,19 @@ const COMPARED: Duration = Duration::from_secs(110);
 fn reachable_agent(cluster: &mut Cluster) -> Result<String> {
     let class = cluster.add_class(|_| {})?;
     add_reachable_agent(cluster)?;
-    let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].rig)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)?;
     Ok(class)
 }
 
 fn doctor_on_node(cluster: &Cluster) -> Result<String> {
-    let socket = cluster.agents[0].stand.kubelet.csi_socket();
+    let socket = cluster.agents[0].rig.kubelet.csi_socket();
     Ok(Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.text)
 }
 
 /// Checks that the first agent's metrics have this line, and no other of that name.
 pub fn has_metric(cluster: &Cluster, line: &str) -> Result<()> {
-    let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+    let (_, metrics) = monitoring::get(&cluster.agents[0].rig, "/metrics")?;
     let name = line.split(' ').next().unwrap_or_default();
     let found: Vec<_> = metrics.lines().filter(|found| found.starts_with(name)).collect();
     ensure!(found == [line], "{found:?}, not {line}");
@@ -71,11 +71,11 @@ fn a_volume_that_is_gone_is_missed_until_it_is_back(cluster: &mut Cluster) -> Re
     let volume = cluster.bound("data")?.metadata.name.context("a name")?;
     let other = cluster.bound("other")?.metadata.name.context("a name")?;
     cluster.access.wait(COMPARED, "the first comparison", || has_metric(cluster, "bulkhead_missing_volumes 0.0"))?;
-    let at = cluster.agents[0].stand.pool().volume(handle(&volume));
+    let at = cluster.agents[0].rig.pool().volume(handle(&volume));
     let aside = at.with_file_name("aside");
-    cluster.agent().stand.kill_helper()?;
+    cluster.agent().rig.kill_helper()?;
     fs::rename(&at, &aside)?;
-    cluster.agent().stand.start_helper()?;
+    cluster.agent().rig.start_helper()?;
 
     cluster.access.wait(COMPARED, "the volume to be missed", || has_metric(cluster, "bulkhead_missing_volumes 1.0"))?;
     cluster.event("data", "VolumeConditionAbnormal", "the volume does not exist")?;
@@ -92,9 +92,9 @@ fn a_volume_that_is_gone_is_missed_until_it_is_back(cluster: &mut Cluster) -> Re
     Printed::row(&doctor, &["FAILED", &format!("volumes on {node}"), "1 volume missing"])?;
     ensure!(cluster.notes("other")?.iter().all(|note| !note.contains("VolumeCondition")), "the other is there");
 
-    cluster.agent().stand.kill_helper()?;
+    cluster.agent().rig.kill_helper()?;
     fs::rename(&aside, &at)?;
-    cluster.agent().stand.start_helper()?;
+    cluster.agent().rig.start_helper()?;
     cluster.access.wait(COMPARED, "the volume to be back", || has_metric(cluster, "bulkhead_missing_volumes 0.0"))?;
     cluster.event("data", "VolumeConditionNormal", "healthy again")?;
     ensure!(listed(cluster, &volume)?["condition"]["state"] == "ok");
@@ -105,7 +105,7 @@ fn a_volume_that_is_gone_is_missed_until_it_is_back(cluster: &mut Cluster) -> Re
 fn a_volume_that_nobody_needs_is_shown_until_somebody_does(cluster: &mut Cluster) -> Result<()> {
     let class = reachable_agent(cluster)?;
     let node = cluster.node();
-    let csi = cluster.agent().stand.csi()?;
+    let csi = cluster.agent().rig.csi()?;
     csi.create_volume(requests::create("by-hand", 8 << 20, requests::mount()))?;
     cluster.access.wait(COMPARED, "the orphan to be found", || has_metric(cluster, "bulkhead_orphaned_volumes 1.0"))?;
     cluster.event(&node, "VolumesOrphaned", "1 volume that no PersistentVolume names")?;
@@ -127,7 +127,7 @@ fn a_volume_that_nobody_needs_is_shown_until_somebody_does(cluster: &mut Cluster
     let objects = cluster.volumes();
     cluster.access.run(objects.delete(&format!("{node}-by-hand"), &Default::default()))?;
     // The frontend has closed the first connection, on which nothing was said for so long.
-    cluster.agent().stand.csi()?.delete_volume(requests::delete("by-hand"))?;
+    cluster.agent().rig.csi()?.delete_volume(requests::delete("by-hand"))?;
     Ok(())
 }
 
@@ -139,7 +139,7 @@ fn a_snapshot_that_no_object_names_is_shown(cluster: &mut Cluster) -> Result<()>
     let object = cluster.bound("data")?.metadata.name.context("a name")?;
     cluster.snapshot("monday", "data", &daily)?;
     let named = cluster.snapshot_ready("monday")?["status"]["snapshotHandle"].as_str().context("a handle")?.to_owned();
-    let csi = cluster.agent().stand.csi()?;
+    let csi = cluster.agent().rig.csi()?;
     csi.create_snapshot(requests::take("by-hand", handle(&object)))?;
     let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
     let told = Printed::row(&orphans, &["orphan-snapshot", &node, "-"])?;
@@ -158,7 +158,7 @@ fn a_renamed_node_keeps_what_claims_are_bound_to(cluster: &mut Cluster) -> Resul
     let former = cluster.node();
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &former))?;
     let volume = cluster.bound("data")?.metadata.name.context("a name")?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     node::delete(&cluster.access, &former)?;
     rename(cluster)?;
     // Volumes without a claim, or whose claims wait elsewhere, are deleted at this moment.
@@ -173,7 +173,7 @@ fn a_renamed_node_keeps_what_is_noted_while_the_former_one_exists(cluster: &mut 
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &former))?;
     let volume = cluster.bound("data")?.metadata.name.context("a name")?;
     noted(cluster, &[handle(&volume)])?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     rename(cluster)?;
     is_kept(cluster, &volume, "a note on it says that it belongs to a PersistentVolume that is on another node")?;
     goes_once_nobody_needs_it(cluster, &volume)?;
@@ -187,9 +187,9 @@ fn rename(cluster: &mut Cluster) -> Result<()> {
     let access = &cluster.access;
     let agent = &mut cluster.agents[0];
     (agent.node, agent.uid) = (name.clone(), uid);
-    agent.stand.node = name;
+    agent.rig.node = name;
     agent.renew_token(access, Duration::from_secs(3600))?;
-    agent.stand.start_frontend()
+    agent.rig.start_frontend()
 }
 
 fn is_kept(cluster: &Cluster, volume: &str, why: &str) -> Result<()> {
@@ -210,7 +210,7 @@ fn goes_once_nobody_needs_it(cluster: &mut Cluster, volume: &str) -> Result<()> 
     cluster.patch_volume(volume, &release)?;
     cluster.access.run(objects.delete(volume, &Default::default()))?;
     cluster.volume_gone(volume)?;
-    cluster.agent().stand.restart_frontend()?;
+    cluster.agent().rig.restart_frontend()?;
     cluster.access.wait(cluster.patience(), "the volume to be deleted", || {
         let left = cluster.agents[0].volumes()?;
         ensure!(left.is_empty(), "it holds {left:?}");

@@ -88,7 +88,7 @@ fn claims_from_before_the_policy_are_found(cluster: &mut Cluster) -> Result<()> 
     without_labels(cluster, |cluster| {
         let class = cluster.add_class(|_| {})?;
         let immediate = cluster.add_class(|class| class["volumeBindingMode"] = json!("Immediate"))?;
-        cluster.add_agent()?.stand.kill_frontend()?;
+        cluster.add_agent()?.rig.kill_frontend()?;
         cluster.create_claim(&on(claim("data", &class, "8Mi"), &cluster.node()))?;
         cluster.create_claim(&claim("anywhere", &immediate, "8Mi"))?;
         // The controller manager writes these claims once. If it did so after the policy is back, they would be
@@ -103,7 +103,7 @@ fn claims_from_before_the_policy_are_found(cluster: &mut Cluster) -> Result<()> 
         ensure!(!labels.contains_key(TOPOLOGY_KEY), "{name} has the labels {labels:?}");
     }
     cluster.wait_until_policies_are_relied_on()?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     let node = cluster.node();
     for name in ["data", "anywhere"] {
         cluster.bound(name)?;
@@ -144,7 +144,7 @@ fn an_agent_works_only_while_it_is_confined(cluster: &mut Cluster) -> Result<()>
         let noticed = weaken().and_then(|()| {
             cluster
                 .access
-                .wait(NOTICED, "the agent to stop", || monitoring::check_ready(&cluster.agents[0].stand, 503, why))?;
+                .wait(NOTICED, "the agent to stop", || monitoring::check_ready(&cluster.agents[0].rig, 503, why))?;
             cluster.create_claim(&on(claim(&data, &cluster.class, "8Mi"), &cluster.node()))?;
             cluster.stays_pending(&data, Duration::from_secs(3))
         });
@@ -153,7 +153,7 @@ fn an_agent_works_only_while_it_is_confined(cluster: &mut Cluster) -> Result<()>
         noticed?;
         cluster.bound(&data)?;
         cluster.access.wait(cluster.patience(), "the agent to be ready again", || {
-            monitoring::check_ready(&cluster.agents[0].stand, 200, "[+]agent ok")
+            monitoring::check_ready(&cluster.agents[0].rig, 200, "[+]agent ok")
         })?;
     }
     Ok(())

@@ -23,7 +23,7 @@ cases! {
 /// An agent with a pool for them, and a class.
 fn set_up(cluster: &mut Cluster) -> Result<()> {
     cluster.class = cluster.add_class(|class| class["parameters"] = json!({ "backing": "image", "sparse": "true" }))?;
-    cluster.add_agent_with(|stand| stand.add_pool_for_filesystems("default")).map(drop)
+    cluster.add_agent_with(|rig| rig.add_pool_for_filesystems("default")).map(drop)
 }
 
 /// Makes a claim and returns the name of its PersistentVolume.
@@ -40,10 +40,10 @@ fn a_claim_lives_and_grows_in_an_image(cluster: &mut Cluster) -> Result<()> {
     same("the mode", &volume["spec"]["volumeMode"], json!("Filesystem"))?;
     same("the capacity", &volume["spec"]["capacity"], json!({ "storage": "512Mi" }))?;
     let id = handle(&name).to_owned();
-    let stand = &cluster.agents[0].stand;
-    let (csi, target) = (stand.csi()?, stand.kubelet.prepare(&id, &name, "pod-1")?);
+    let rig = &cluster.agents[0].rig;
+    let (csi, target) = (rig.csi()?, rig.kubelet.prepare(&id, &name, "pod-1")?);
     csi.node_publish_volume(publish(&id, &target, mount()))?;
-    let pool = stand.pool().directory.metadata()?.dev();
+    let pool = rig.pool().directory.metadata()?.dev();
     ensure!(target.metadata()?.dev() != pool, "it is a directory of the pool");
     fs::write(target.join("file"), "content")?;
     let room = |csi: &bulkhead_tests::csi::CsiClient| -> Result<i64> {
@@ -67,7 +67,7 @@ fn a_claim_lives_and_grows_in_an_image(cluster: &mut Cluster) -> Result<()> {
     ensure!(after - before == 512 << 20, "the pod sees {after} bytes after {before}");
     ensure!(fs::read(target.join("file"))? == b"content", "the file has changed");
     csi.node_unpublish_volume(unpublish(&id, &target))?;
-    let other = cluster.agents[0].stand.kubelet.prepare(&id, &name, "pod-2")?;
+    let other = cluster.agents[0].rig.kubelet.prepare(&id, &name, "pod-2")?;
     csi.node_publish_volume(publish(&id, &other, mount()))?;
     ensure!(fs::read(other.join("file"))? == b"content", "the file is gone");
     csi.node_unpublish_volume(unpublish(&id, &other))?;
@@ -102,18 +102,18 @@ fn a_claim_for_a_device_is_refused(cluster: &mut Cluster) -> Result<()> {
 fn a_damaged_one_is_told_and_harms_no_other(cluster: &mut Cluster) -> Result<()> {
     set_up(cluster)?;
     let (bad, good) = (made(cluster, "bad", "320Mi")?, made(cluster, "good", "320Mi")?);
-    let stand = &cluster.agents[0].stand;
-    let csi = stand.csi()?;
-    let image = stand.pool().volume(handle(&bad)).join("image");
+    let rig = &cluster.agents[0].rig;
+    let csi = rig.csi()?;
+    let image = rig.pool().volume(handle(&bad)).join("image");
     let file = fs::OpenOptions::new().write(true).open(&image)?;
     file.write_all_at(&[0; 4096], 0)?;
     drop(file);
-    let target = stand.kubelet.prepare(handle(&bad), &bad, "pod-1")?;
+    let target = rig.kubelet.prepare(handle(&bad), &bad, "pod-1")?;
     let told = csi.node_publish_volume(publish(handle(&bad), &target, mount()));
     let told = told.err().context("a filesystem without a superblock was mounted")?.to_string();
     ensure!(told.contains("docs/operate.md"), "nothing says what to do: {told}");
     cluster.event("bad", "VolumeConditionAbnormal", "could not be mounted")?;
-    let other = stand.kubelet.prepare(handle(&good), &good, "pod-2")?;
+    let other = rig.kubelet.prepare(handle(&good), &good, "pod-2")?;
     csi.node_publish_volume(publish(handle(&good), &other, mount()))?;
     fs::write(other.join("file"), "content")?;
     csi.node_unpublish_volume(unpublish(handle(&good), &other))?;

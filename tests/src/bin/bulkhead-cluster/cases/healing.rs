@@ -14,7 +14,7 @@ use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::monitoring;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::mount_image;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -41,36 +41,36 @@ const NOTICED: Duration = Duration::from_secs(110);
 
 /// Starts an agent that the plugin can reach, with these pools, of which the last is not mounted.
 fn agent_without_pool(cluster: &mut Cluster, pools: &[&str], flags: &[&str]) -> Result<String> {
-    let agent = cluster.add_agent_with(|stand| {
-        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
-        stand.frontend_flags.extend(flags.iter().map(Into::into));
-        add_pools_but_the_last(stand, pools)
+    let agent = cluster.add_agent_with(|rig| {
+        monitoring::serve_at(rig, &format!("{POD_ADDRESS}:0"));
+        rig.frontend_flags.extend(flags.iter().map(Into::into));
+        add_pools_but_the_last(rig, pools)
     })?;
-    let address: SocketAddr = monitoring::address(&agent.stand)?.parse()?;
+    let address: SocketAddr = monitoring::address(&agent.rig)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)?;
     Ok(cluster.node())
 }
 
-fn add_pools_but_the_last(stand: &mut Stand, pools: &[&str]) -> Result<()> {
-    pools.iter().try_for_each(|pool| stand.add_pool(pool))?;
-    mounts::unmount_all(&stand.pools.last().context("a pool")?.directory)
+fn add_pools_but_the_last(rig: &mut Rig, pools: &[&str]) -> Result<()> {
+    pools.iter().try_for_each(|pool| rig.add_pool(pool))?;
+    mounts::unmount_all(&rig.pools.last().context("a pool")?.directory)
 }
 
-fn mount(stand: &Stand) -> Result<()> {
-    let directory = &stand.pools.last().context("a pool")?.directory;
-    mount_image(&stand.setting, &directory.with_extension("disk"), directory)
+fn mount(rig: &Rig) -> Result<()> {
+    let directory = &rig.pools.last().context("a pool")?.directory;
+    mount_image(&rig.run_options, &directory.with_extension("disk"), directory)
 }
 
 /// Mounts the last pool. The helper ends for it, and is started anew.
 fn bring_the_last_pool(cluster: &mut Cluster) -> Result<()> {
-    let stand = &mut cluster.agent().stand;
-    mount(stand)?;
-    stand.await_end_of_helper(stand.patience(Duration::from_secs(60)))?;
-    stand.start_helper()
+    let rig = &mut cluster.agent().rig;
+    mount(rig)?;
+    rig.await_end_of_helper(rig.patience(Duration::from_secs(60)))?;
+    rig.start_helper()
 }
 
 fn doctor_on_node(cluster: &Cluster) -> Result<String> {
-    let socket = cluster.agents[0].stand.kubelet.csi_socket();
+    let socket = cluster.agents[0].rig.kubelet.csi_socket();
     Ok(Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.text)
 }
 
@@ -88,7 +88,7 @@ fn a_node_whose_only_pool_is_missing_serves_it_once_it_is_there(cluster: &mut Cl
     let node = agent_without_pool(cluster, &["default"], &[])?;
     // It is ready, so that an update goes on to other nodes, and says what is missing.
     cluster.access.wait(cluster.patience(), "the agent to say what is missing", || {
-        monitoring::check_ready(&cluster.agents[0].stand, 200, "[!]pool default: pool default is not served: ")
+        monitoring::check_ready(&cluster.agents[0].rig, 200, "[!]pool default: pool default is not served: ")
     })?;
     ensure!(cluster.room(&class, &node)? == 0, "there is room");
     cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
@@ -103,13 +103,13 @@ fn a_node_whose_only_pool_is_missing_serves_it_once_it_is_there(cluster: &mut Cl
     Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"])?;
 
     // Another agent says that it is over: neither of its processes knows of it by itself.
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     bring_the_last_pool(cluster)?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.event(&node, "PoolConditionNormal", "pool default: no longer: the helper does not serve it")?;
     cluster.access.wait(NOTICED, "the pool to be offered", || {
         ensure!(cluster.room(&class, &node)? > 0, "nothing is");
-        monitoring::check_ready(&cluster.agents[0].stand, 200, "[+]helper ok")?;
+        monitoring::check_ready(&cluster.agents[0].rig, 200, "[+]helper ok")?;
         let doctor = doctor_on_node(cluster)?;
         Printed::row(&doctor, &["note", "pool default"])?;
         ensure!(!doctor.contains("not served"), "{doctor}");
@@ -120,7 +120,7 @@ fn a_node_whose_only_pool_is_missing_serves_it_once_it_is_there(cluster: &mut Cl
 }
 
 fn pools_of_an_agent_on_the_host_are_in_the_doctor(cluster: &mut Cluster) -> Result<()> {
-    cluster.add_agent_with(|stand| add_pools_but_the_last(stand, &["default", "fast"]))?;
+    cluster.add_agent_with(|rig| add_pools_but_the_last(rig, &["default", "fast"]))?;
     let node = cluster.node();
     cluster.access.wait(NOTICED, "the doctor to know the node's pools", || {
         let doctor = plugin(cluster, &["doctor"])?.failed()?;
@@ -147,13 +147,9 @@ fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| class["parameters"] = json!({ "pool": "fast" }))?;
     let node = agent_without_pool(cluster, &["default", "fast"], &["--optional-pools", "slow,fast"])?;
     cluster.access.wait(cluster.patience(), "the agent to say what is absent", || {
-        let stand = &cluster.agents[0].stand;
-        monitoring::check_ready(
-            stand,
-            200,
-            "[!]pool fast: absent, as it may be on this node: pool fast is not served",
-        )?;
-        let (_, metrics) = monitoring::get(stand, "/metrics")?;
+        let rig = &cluster.agents[0].rig;
+        monitoring::check_ready(rig, 200, "[!]pool fast: absent, as it may be on this node: pool fast is not served")?;
+        let (_, metrics) = monitoring::get(rig, "/metrics")?;
         ensure!(metrics.contains("bulkhead_pool_condition{pool=\"fast\",condition=\"absent\"} 1.0"), "{metrics}");
         ensure!(!metrics.contains("not_served\"} 1.0"), "{metrics}");
         Ok(())
@@ -181,18 +177,18 @@ fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {
         Ok(())
     })?;
     // Now that somebody needs what is in it, it may not be lacking any more.
-    cluster.agent().stand.kill_helper()?;
-    mounts::unmount_all(&cluster.agents[0].stand.pools[1].directory)?;
-    cluster.agent().stand.start_helper()?;
+    cluster.agent().rig.kill_helper()?;
+    mounts::unmount_all(&cluster.agents[0].rig.pools[1].directory)?;
+    cluster.agent().rig.start_helper()?;
     cluster.access.wait(NOTICED, "its loss to be a failure", || {
-        let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        let (_, metrics) = monitoring::get(&cluster.agents[0].rig, "/metrics")?;
         ensure!(metrics.contains("bulkhead_pool_condition{pool=\"fast\",condition=\"not_served\"} 1.0"), "{metrics}");
         Ok(())
     })?;
     // The next agent does not take it for absent until it knows what is needed.
-    cluster.agent().stand.restart_frontend()?;
+    cluster.agent().rig.restart_frontend()?;
     cluster.access.wait(NOTICED, "the next agent to call it a failure too", || {
-        let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        let (_, metrics) = monitoring::get(&cluster.agents[0].rig, "/metrics")?;
         ensure!(metrics.contains("bulkhead_pool_condition{pool=\"fast\",condition=\"not_served\"} 1.0"), "{metrics}");
         ensure!(!metrics.contains("condition=\"absent\""), "it was absent before: {metrics}");
         Ok(())
@@ -202,8 +198,7 @@ fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {
 
 fn a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere(cluster: &mut Cluster) -> Result<()> {
     let here = cluster.node();
-    let there =
-        cluster.add_agent_with(|stand| ["default", "swift"].iter().try_for_each(|pool| stand.add_pool(pool)))?;
+    let there = cluster.add_agent_with(|rig| ["default", "swift"].iter().try_for_each(|pool| rig.add_pool(pool)))?;
     let there = there.node.clone();
     let class = cluster.add_class(|class| class["parameters"] = json!({ "pool": "swift" }))?;
     let immediate = cluster.add_class(|class| {
@@ -226,11 +221,11 @@ fn a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere(cluster: &mut
 fn a_claim_does_not_wait_for_a_helper_that_is_gone(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     ensure!(cluster.room(&cluster.class, &node)? > 0);
-    cluster.agent().stand.kill_helper()?;
+    cluster.agent().rig.kill_helper()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &node))?;
     is_given_back(cluster, "data", 2 * NOTICED)?;
     ensure!(cluster.room(&cluster.class, &node)? == 0, "it would come back at once");
-    cluster.agent().stand.start_helper()?;
+    cluster.agent().rig.start_helper()?;
     cluster.access.wait(NOTICED, "the capacity to be offered again", || {
         ensure!(cluster.room(&cluster.class, &node)? > 0, "nothing is");
         Ok(())
@@ -245,14 +240,14 @@ fn an_agent_that_has_stopped_is_named(cluster: &mut Cluster) -> Result<()> {
         ensure!(lease.metadata.owner_references.is_some_and(|owners| owners[0].name == node), "nobody's");
         Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"]).map(drop)
     })?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     let ago = json!({ "spec": { "renewTime": "2026-01-01T00:00:00.000000Z" } });
     cluster.access.run(leases.patch(&node, &PatchParams::default(), &Patch::Merge(ago)))?;
     Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "silent"])?;
     let doctor = plugin(cluster, &["doctor"])?.failed()?;
     let told = Printed::row(&doctor, &["FAILED", "node", &node, "its agent has not said for"])?;
     ensure!(told.contains("systemctl status bulkhead-frontend"), "{told}");
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.access.wait(cluster.patience(), "the agent to say that it works again", || {
         Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"]).map(drop)
     })
@@ -272,7 +267,7 @@ fn a_deletion_waits_for_a_pool_that_is_absent(cluster: &mut Cluster) -> Result<(
     cluster.event(&name, "VolumeDeleteWaiting", "is deleted once the pool is there")?;
     // Until the agent knows that nobody needs the pool, the deletion fails.
     cluster.access.wait(cluster.patience(), "nothing to fail", || {
-        let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        let (_, metrics) = monitoring::get(&cluster.agents[0].rig, "/metrics")?;
         ensure!(!metrics.contains("bulkhead_failing_objects 1.0"), "{metrics}");
         Ok(())
     })?;
@@ -288,12 +283,12 @@ fn an_agent_without_its_helper_is_named(cluster: &mut Cluster) -> Result<()> {
         })
     };
     state(cluster, "ready")?;
-    cluster.agent().stand.kill_helper()?;
+    cluster.agent().rig.kill_helper()?;
     state(cluster, "not-ready")?;
     let doctor = plugin(cluster, &["doctor"])?.failed()?;
     let told = Printed::row(&doctor, &["FAILED", "node", &node, "the agent is not ready: helper not ready: "])?;
     ensure!(told.contains("systemctl status bulkhead-privhelper"), "{told}");
-    cluster.agent().stand.start_helper()?;
+    cluster.agent().rig.start_helper()?;
     state(cluster, "ready")
 }
 

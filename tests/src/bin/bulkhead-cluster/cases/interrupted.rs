@@ -67,7 +67,7 @@ fn the_api_server_refuses_the_object_for_a_while(cluster: &mut Cluster) -> Resul
 /// Waits until the first agent's metrics have this line.
 fn shows(cluster: &Cluster, line: &str) -> Result<()> {
     cluster.access.wait(PATIENCE, line, || {
-        let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        let (_, metrics) = monitoring::get(&cluster.agents[0].rig, "/metrics")?;
         ensure!(metrics.lines().any(|found| found == line), "the metrics do not say so");
         Ok(())
     })
@@ -75,9 +75,9 @@ fn shows(cluster: &Cluster, line: &str) -> Result<()> {
 
 fn the_agent_dies_before_the_object_is_there(cluster: &mut Cluster) -> Result<()> {
     create_stuck_claim(cluster)?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     cluster.unfence_volumes()?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.bound("data")?;
     holds(cluster, 1)
 }
@@ -91,10 +91,10 @@ fn the_claim_goes_before_the_object_is_there(cluster: &mut Cluster) -> Result<()
 
 fn the_claim_goes_while_the_agent_is_dead(cluster: &mut Cluster) -> Result<()> {
     create_stuck_claim(cluster)?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     cluster.delete_claim("data")?;
     cluster.unfence_volumes()?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     holds(cluster, 0)
 }
 
@@ -172,7 +172,7 @@ fn the_api_server_is_away_for_a_while(cluster: &mut Cluster) -> Result<()> {
     wait_for_ready(cluster, 503, "[-]watch-persistentvolumeclaims not ready: ")?;
     // The kubelet's requests are still answered, even by an agent that starts without an API server.
     let logged = cluster.agents[0].log()?.len();
-    cluster.agent().stand.restart_frontend()?;
+    cluster.agent().rig.restart_frontend()?;
     wait_for_log(cluster, "the new agent to notice that the API server is away", logged)?;
     wait_for_ready(cluster, 503, "[-]agent not ready: ")?;
     server.release();
@@ -185,7 +185,7 @@ fn the_api_server_is_away_for_a_while(cluster: &mut Cluster) -> Result<()> {
 /// Waits until the first agent's /readyz answers with this status and `part`.
 fn wait_for_ready(cluster: &Cluster, status: u16, part: &str) -> Result<()> {
     let what = format!("/readyz to answer {status}");
-    cluster.access.wait(PATIENCE, &what, || monitoring::check_ready(&cluster.agents[0].stand, status, part))
+    cluster.access.wait(PATIENCE, &what, || monitoring::check_ready(&cluster.agents[0].rig, status, part))
 }
 
 /// Waits until the agent's log is longer than this many bytes.
@@ -216,11 +216,11 @@ fn etcd_restarts(cluster: &mut Cluster) -> Result<()> {
 
 fn the_helper_dies(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
-    cluster.agent().stand.kill_helper()?;
+    cluster.agent().rig.kill_helper()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
     // With the helper running, the claim would be bound within a second.
     cluster.stays_pending("data", Duration::from_secs(1))?;
-    cluster.agent().stand.start_helper()?;
+    cluster.agent().rig.start_helper()?;
     cluster.bound("data").map(drop)
 }
 

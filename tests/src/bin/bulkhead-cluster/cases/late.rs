@@ -24,7 +24,7 @@ fn an_object_that_holds_its_claim_up_is_named_and_deleted(cluster: &mut Cluster)
         Ok(())
     })?;
     // The API server makes the object, but the agent does not hear of it, and gives the claim back.
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     cluster.unfence_volumes()?;
     cluster.patch_claim("data", &json!({ "metadata": { "annotations": { SELECTED_NODE: other } } }))?;
     let name = format!("pvc-{uid}.{node}");
@@ -39,7 +39,7 @@ fn an_object_that_holds_its_claim_up_is_named_and_deleted(cluster: &mut Cluster)
     let told = format!("PersistentVolume {name} on node {node} holds it up");
     ensure!(doctor.contains(&told), "{doctor}");
 
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.add_agent()?;
     let command = format!("delete pv {name} --wait=false");
     ensure!(doctor.contains(&format!("`kubectl {command}`")), "{doctor}");

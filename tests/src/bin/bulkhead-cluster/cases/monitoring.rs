@@ -35,7 +35,7 @@ const LEFT: [&str; 5] = [
 ];
 
 fn metrics(cluster: &Cluster) -> Result<String> {
-    let (status, text) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+    let (status, text) = monitoring::get(&cluster.agents[0].rig, "/metrics")?;
     ensure!(status == 200, "status {status}");
     Ok(text)
 }
@@ -105,7 +105,7 @@ fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Res
 fn prometheus_scrapes_an_agent(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
     cluster.bound("data")?;
-    let prometheus = Prometheus::start(&monitoring::address(&cluster.agents[0].stand)?)?;
+    let prometheus = Prometheus::start(&monitoring::address(&cluster.agents[0].rig)?)?;
     let promised = "bulkhead_pool_promised_bytes{pool=\"default\"}";
     cluster.access.wait(cluster.patience(), "Prometheus to have scraped the agent", || {
         ensure!(prometheus.value("up")? == Some(1.0), "the agent cannot be scraped: {}", prometheus.ask("targets")?);

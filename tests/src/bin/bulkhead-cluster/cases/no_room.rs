@@ -10,7 +10,7 @@ use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on, pod};
 use bulkhead_tests::cluster::{Cluster, audit};
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use serde_json::json;
 
@@ -47,10 +47,10 @@ fn is_given_back(cluster: &Cluster, name: &str) -> Result<()> {
 }
 
 fn a_broken_pool_has_no_room(cluster: &mut Cluster) -> Result<()> {
-    let agent = cluster.add_agent_with(|stand| {
-        stand.add_pool("default")?;
-        stand.add_pool("fast")?;
-        mounts::unmount_all(&stand.pools[1].directory)
+    let agent = cluster.add_agent_with(|rig| {
+        rig.add_pool("default")?;
+        rig.add_pool("fast")?;
+        mounts::unmount_all(&rig.pools[1].directory)
     })?;
     let node = agent.node.clone();
     let class = cluster.add_class(|class| class["parameters"] = json!({ "pool": "fast" }))?;
@@ -59,7 +59,7 @@ fn a_broken_pool_has_no_room(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&on(claim("data", &class, "16Mi"), &node))?;
     is_given_back(cluster, "data")?;
     cluster.event("data", "ProvisioningFailed", "fast")?;
-    cluster.agents[1].stand.pools.truncate(1);
+    cluster.agents[1].rig.pools.truncate(1);
     Ok(())
 }
 
@@ -67,10 +67,10 @@ fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -
     let node = cluster.node();
     let object = cluster.capacity(&cluster.class, &node)?.metadata.name.context("a name")?;
     // Something else fills the pool, and the agent does not know.
-    let filler = cluster.agents[0].stand.pool().directory.join(".filler");
+    let filler = cluster.agents[0].rig.pool().directory.join(".filler");
     let file = File::create(&filler)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 300 << 20)?;
-    the_helper_has_noticed(&cluster.agents[0].stand)?;
+    the_helper_has_noticed(&cluster.agents[0].rig)?;
     let before = audit::log(&cluster.access, Some(&node))?.len();
     cluster.create_claim(&on(claim("data", &cluster.class, "300Mi"), &node))?;
     is_given_back(cluster, "data")?;
@@ -83,10 +83,10 @@ fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -
 }
 
 /// The helper measures its pools at most once a second, and until then still creates volumes that no longer fit.
-fn the_helper_has_noticed(stand: &Stand) -> Result<()> {
-    let helper = stand.helper()?;
-    let pool = Request::PoolStatus { pool: stand.pool().name.parse()? };
-    wait::until(stand.patience(Duration::from_secs(15)), || match helper.ask(&pool)? {
+fn the_helper_has_noticed(rig: &Rig) -> Result<()> {
+    let helper = rig.helper()?;
+    let pool = Request::PoolStatus { pool: rig.pool().name.parse()? };
+    wait::until(rig.patience(Duration::from_secs(15)), || match helper.ask(&pool)? {
         Reply::Pool(status) if status.available < 300 << 20 => Ok(()),
         other => bail!("{other:?}"),
     })

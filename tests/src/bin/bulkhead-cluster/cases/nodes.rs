@@ -50,13 +50,13 @@ fn each_agent_does_its_own_work(cluster: &mut Cluster) -> Result<()> {
 fn claims_wait_for_an_agent_that_is_away(cluster: &mut Cluster) -> Result<()> {
     cluster.add_agent()?;
     let (first, second) = (cluster.node(), cluster.agents[1].node.clone());
-    cluster.agents[1].stand.kill_frontend()?;
+    cluster.agents[1].rig.kill_frontend()?;
     cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &second))?;
     cluster.create_claim(&on(claim("here", &cluster.class, "8Mi"), &first))?;
     cluster.bound("here")?;
     // The other claim, which was created later, is already bound.
     cluster.stays_pending("there", Duration::from_millis(500))?;
-    cluster.agents[1].stand.start_frontend()?;
+    cluster.agents[1].rig.start_frontend()?;
     cluster.bound("there").map(drop)
 }
 
@@ -66,7 +66,7 @@ pub fn lose_node(cluster: &mut Cluster) -> Result<(String, String)> {
     let gone = cluster.add_agent()?.node.clone();
     cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &gone))?;
     let volume = cluster.bound("there")?.metadata.name.context("a name")?;
-    cluster.agents[1].stand.kill_frontend()?;
+    cluster.agents[1].rig.kill_frontend()?;
     cluster.create_claim(&on(claim("waiting", &cluster.class, "8Mi"), &gone))?;
     cluster.create_pod(&pod("user", &cluster.namespace, &["waiting"]))?;
     Ok((gone, volume))
@@ -92,7 +92,7 @@ fn what_is_documented_for_a_lost_node_works(cluster: &mut Cluster) -> Result<()>
     let uid = node::make(&cluster.access, &gone, &[])?;
     cluster.agents[1].uid = uid;
     cluster.agents[1].renew_token(&cluster.access, Duration::from_secs(600))?;
-    cluster.agents[1].stand.start_frontend()?;
+    cluster.agents[1].rig.start_frontend()?;
     cluster.access.wait(2 * cluster.patience(), "the volume on the node to be deleted", || {
         let left = cluster.agents[1].volumes()?;
         ensure!(left.is_empty(), "it holds {left:?}");

@@ -18,8 +18,8 @@ fn a_volume_leads_to_its_claim_and_one_without_is_an_orphan(cluster: &mut Cluste
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
     let volume = cluster.bound("data")?.metadata.name.context("a name")?;
     let namespace = cluster.namespace.clone();
-    let stand = &cluster.agent().stand;
-    let (socket, csi) = (stand.kubelet.csi_socket(), stand.csi()?);
+    let rig = &cluster.agent().rig;
+    let (socket, csi) = (rig.kubelet.csi_socket(), rig.csi()?);
     let shown = bulkheadctl_json(&socket, &["volume", "show", handle(&volume)])?;
     ensure!(shown["claim"] == format!("{namespace}/data") && shown["persistentVolume"] == volume, "{shown}");
     let orphans = bulkheadctl_json(&socket, &["volume", "orphans"])?;
@@ -36,25 +36,25 @@ fn a_volume_that_a_claim_needs_is_not_deleted(cluster: &mut Cluster) -> Result<(
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
     let volume = cluster.bound("data")?.metadata.name.context("a name")?;
     let namespace = cluster.namespace.clone();
-    let stand = &cluster.agent().stand;
-    let (socket, csi) = (stand.kubelet.csi_socket(), stand.csi()?);
+    let rig = &cluster.agent().rig;
+    let (socket, csi) = (rig.kubelet.csi_socket(), rig.csi()?);
     let told = Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", handle(&volume), "--yes"]))?.failed()?;
     ensure!(told.contains(&format!("claim {namespace}/data")) && told.contains("--force"), "{told}");
-    ensure!(stand.pool().volume(handle(&volume)).exists(), "it was deleted");
+    ensure!(rig.pool().volume(handle(&volume)).exists(), "it was deleted");
     let asked = Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", handle(&volume), "--force"]))?.failed()?;
     ensure!(asked.contains(&format!("It belongs to claim {namespace}/data (PersistentVolume {volume})")), "{asked}");
-    ensure!(stand.pool().volume(handle(&volume)).exists(), "it was deleted");
+    ensure!(rig.pool().volume(handle(&volume)).exists(), "it was deleted");
     // What no object names may go.
     csi.create_volume(requests::create("by-hand", 8 << 20, requests::mount()))?;
     let shown = Printed::by(bulkheadctl(&socket)?.args(["volume", "show", "by-hand"]))?.succeeded()?;
     Printed::row(&shown, &["claim:", "none"])?;
     Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", "by-hand", "--yes"]))?.succeeded()?;
-    ensure!(!stand.pool().volume("by-hand").exists(), "it was not deleted");
+    ensure!(!rig.pool().volume("by-hand").exists(), "it was not deleted");
     Ok(())
 }
 
 fn the_doctor_knows_the_api_server_and_the_policies(cluster: &mut Cluster) -> Result<()> {
-    let socket = cluster.agent().stand.kubelet.csi_socket();
+    let socket = cluster.agent().rig.kubelet.csi_socket();
     cluster.access.wait(cluster.patience(), "the agent to have heard of all objects", || {
         let told = Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.succeeded()?;
         Printed::row(&told, &["ok", "API server"])?;

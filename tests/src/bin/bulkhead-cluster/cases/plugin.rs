@@ -16,7 +16,7 @@ use bulkhead_tests::cluster::{manifests, node};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
 use bulkhead_tests::kubelet::DRIVER;
 use bulkhead_tests::monitoring;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
@@ -171,9 +171,9 @@ fn volumes_are_told_with_their_pods(cluster: &mut Cluster) -> Result<()> {
 
 /// Adds an agent whose metrics and probes the API server can reach as those of a pod.
 pub fn add_reachable_agent(cluster: &mut Cluster) -> Result<()> {
-    let prepare = |stand: &mut Stand| {
-        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
-        stand.add_pool("default")
+    let prepare = |rig: &mut Rig| {
+        monitoring::serve_at(rig, &format!("{POD_ADDRESS}:0"));
+        rig.add_pool("default")
     };
     cluster.add_agent_with(prepare).map(drop)
 }
@@ -206,7 +206,7 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
     let node = cluster.node();
     cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
     cluster.bound("data")?;
-    let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].rig)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)?;
     // A tenant's pod cannot pose as an agent's, whatever its labels.
     agent_pod(cluster, &cluster.namespace, 1, true)?;
@@ -229,7 +229,7 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
     let doctor = plugin(cluster, &["doctor"])?;
     Printed::row(&doctor.text, &["note", &format!("pool default on {node}")])?;
 
-    cluster.agents[0].stand.kill_helper()?;
+    cluster.agents[0].rig.kill_helper()?;
     agent_pod(cluster, NAMESPACE, address.port(), false)?;
     cluster.access.wait(cluster.patience(), "the doctor to see that the helper is away", || {
         let doctor = plugin(cluster, &["doctor"])?;
@@ -242,7 +242,7 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
     let doctor = plugin(cluster, &["doctor"])?;
     let told = Printed::row(&doctor.text, &["FAILED", &format!("node {node}")])?;
     ensure!(told.contains("; main ended: no pool is \\u{1b}[2Jthere"), "{told}");
-    cluster.agents[0].stand.start_helper()
+    cluster.agents[0].rig.start_helper()
 }
 
 /// Lets the pod of the first agent look as if the kubelet waited before it starts a container again that has ended.
@@ -385,7 +385,7 @@ fn a_node_without_its_label_is_named(cluster: &mut Cluster) -> Result<()> {
 
 fn a_claim_that_no_agent_serves_is_named(cluster: &mut Cluster) -> Result<()> {
     let (node, claim_name) = (cluster.node(), format!("{}/data", cluster.namespace));
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &node))?;
     cluster.access.wait(2 * cluster.patience(), "the doctor to name the claim", || {
         let doctor = plugin(cluster, &["doctor"])?.text;
@@ -393,7 +393,7 @@ fn a_claim_that_no_agent_serves_is_named(cluster: &mut Cluster) -> Result<()> {
         ensure!(doctor.contains(&told), "{doctor}");
         Ok(())
     })?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.bound("data")?;
     let doctor = plugin(cluster, &["doctor"])?.text;
     ensure!(!doctor.contains(&claim_name), "{doctor}");
@@ -471,8 +471,8 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(cluster.access.client(), NAMESPACE);
     cluster.access.run(pods.delete(&gone, &DeleteParams::default().grace_period(0)))?;
     // The agents no longer care about the volume on the lost node's disk.
-    cluster.agents[1].stand.start_frontend()?;
-    let csi = cluster.agents[1].stand.csi()?;
+    cluster.agents[1].rig.start_frontend()?;
+    let csi = cluster.agents[1].rig.csi()?;
     csi.delete_volume(bulkhead_tests::csi::requests::delete(handle(&volume)))?;
     Ok(())
 }

@@ -56,7 +56,7 @@ fn a_directory_volume_field_by_field(cluster: &mut Cluster) -> Result<()> {
     same("read-only", &spec["csi"]["readOnly"], Value::Null)?;
     let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });
     same("the affinity", &spec["nodeAffinity"], json!({ "required": { "nodeSelectorTerms": [term] } }))?;
-    ensure!(cluster.agent().stand.pool().volume(&name).join("data").is_dir(), "the pool has no directory of that name");
+    ensure!(cluster.agent().rig.pool().volume(&name).join("data").is_dir(), "the pool has no directory of that name");
     let event = cluster.event("data", "ProvisioningSucceeded", &name)?;
     same("the event's reporter", &json!(event.reporting_controller), json!(DRIVER))?;
     same("the event's instance", &json!(event.reporting_instance), json!(node))
@@ -69,7 +69,7 @@ fn a_block_volume_is_an_allocated_image(cluster: &mut Cluster) -> Result<()> {
     same("the mode", &volume["spec"]["volumeMode"], json!("Block"))?;
     same("the filesystem", &volume["spec"]["csi"]["fsType"], Value::Null)?;
     let handle = volume["spec"]["csi"]["volumeHandle"].as_str().context("a handle")?;
-    let image = cluster.agent().stand.pool().volume(handle).join("image").metadata()?;
+    let image = cluster.agent().rig.pool().volume(handle).join("image").metadata()?;
     ensure!(image.len() == 32 << 20, "the image has {} bytes", image.len());
     ensure!(image.blocks() * 512 >= 32 << 20, "the image is not allocated");
     Ok(())
@@ -129,7 +129,7 @@ fn parameters_of_the_class_take_effect(cluster: &mut Cluster) -> Result<()> {
     let disk = cluster.bound("disk")?.metadata.name.context("a name")?;
     same("the filesystem", &directory["spec"]["csi"]["fsType"], json!("xfs"))?;
     let name = directory["metadata"]["name"].as_str().context("a name")?;
-    let pool = cluster.agent().stand.pool().clone();
+    let pool = cluster.agent().rig.pool().clone();
     let mode = pool.volume(handle(name)).join("data").metadata()?.mode() & 0o7777;
     ensure!(mode == 0o750, "the directory's mode is {mode:o}");
     let blocks = pool.volume(handle(&disk)).join("image").metadata()?.blocks();

@@ -134,8 +134,8 @@ fn deleting_a_bound_volume_loses_nothing(cluster: &mut Cluster) -> Result<()> {
 
 fn a_published_volume_stays_until_it_is_not(cluster: &mut Cluster) -> Result<()> {
     let name = bound(cluster)?;
-    let stand = &cluster.agents[0].stand;
-    let (csi, target) = (stand.csi()?, stand.target(handle(&name)));
+    let rig = &cluster.agents[0].rig;
+    let (csi, target) = (rig.csi()?, rig.target(handle(&name)));
     csi.node_publish_volume(publish(handle(&name), &target, mount()))?;
     fs::write(target.join("file"), "kept")?;
     cluster.delete_claim("data")?;
@@ -148,8 +148,8 @@ fn a_published_volume_stays_until_it_is_not(cluster: &mut Cluster) -> Result<()>
 }
 
 fn a_static_volume_is_deleted_too(cluster: &mut Cluster) -> Result<()> {
-    let stand = &cluster.agents[0].stand;
-    let id = stand.create(&stand.csi()?, "by-hand", 16 << 20, mount())?;
+    let rig = &cluster.agents[0].rig;
+    let id = rig.create(&rig.csi()?, "by-hand", 16 << 20, mount())?;
     let name = format!("{}-static", cluster.namespace);
     let mut by_hand = volume(&name, &id, &cluster.class, "16Mi", &cluster.node());
     if !cluster.is_recent() {
@@ -210,11 +210,11 @@ fn a_volume_that_another_object_names_is_kept(cluster: &mut Cluster) -> Result<(
 fn a_volume_whose_object_was_removed_by_force_keeps_its_data(cluster: &mut Cluster) -> Result<()> {
     let name = bound(cluster)?;
     // Only a volume that has been used is kept.
-    let stand = &cluster.agents[0].stand;
-    let (csi, target) = (stand.csi()?, stand.target(handle(&name)));
+    let rig = &cluster.agents[0].rig;
+    let (csi, target) = (rig.csi()?, rig.target(handle(&name)));
     csi.node_publish_volume(publish(handle(&name), &target, mount()))?;
     csi.node_unpublish_volume(unpublish(handle(&name), &target))?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     cluster.access.run(cluster.volumes().delete(&name, &DeleteParams::default()))?;
     cluster.patch_volume(&name, &json!({ "metadata": { "finalizers": null } }))?;
     cluster.access.wait_until_gone(&cluster.volumes(), &name, PATIENCE)?;
@@ -223,23 +223,23 @@ fn a_volume_whose_object_was_removed_by_force_keeps_its_data(cluster: &mut Clust
         ensure!(phase == Some("Lost"), "it is {phase:?}");
         Ok(())
     })?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.delete_claim("data")?;
     cluster.access.wait(PATIENCE, "the agent to look for forgotten volumes", || {
         cluster.agents[0].has_logged("kept, though neither a claim nor a PersistentVolume knows it")
     })?;
     ensure!(cluster.agents[0].volumes()? == [handle(&name)], "the volume was deleted");
-    let csi = cluster.agent().stand.csi()?;
+    let csi = cluster.agent().rig.csi()?;
     csi.delete_volume(delete(handle(&name)))?;
     Ok(())
 }
 
 fn an_agent_that_was_dead_deletes_when_it_is_back(cluster: &mut Cluster) -> Result<()> {
     let name = bound(cluster)?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     cluster.delete_claim("data")?;
     cluster.volume_phase(&name, "Released")?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.volume_gone(&name)?;
     holds(cluster, &name, false)
 }
@@ -247,8 +247,8 @@ fn an_agent_that_was_dead_deletes_when_it_is_back(cluster: &mut Cluster) -> Resu
 /// Something keeps a file of it open, and the kubelet tries to unpublish it again and again.
 fn a_volume_that_stays_busy_is_told(cluster: &mut Cluster) -> Result<()> {
     let name = bound(cluster)?;
-    let stand = &cluster.agents[0].stand;
-    let (csi, target) = (stand.csi()?, stand.target(handle(&name)));
+    let rig = &cluster.agents[0].rig;
+    let (csi, target) = (rig.csi()?, rig.target(handle(&name)));
     csi.node_publish_volume(publish(handle(&name), &target, mount()))?;
     are_abnormal(cluster, 0)?;
     let held = fs::File::create(target.join("file"))?;

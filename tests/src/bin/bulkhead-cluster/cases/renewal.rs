@@ -21,15 +21,15 @@ cases! {
 /// Starts an agent that keeps its token in a directory, and returns the file.
 fn add_renewing_agent(cluster: &mut Cluster) -> Result<PathBuf> {
     cluster.class = cluster.add_class(|_| {})?;
-    let agent = cluster.add_agent_with(|stand| {
-        stand.add_pool("default")?;
-        let state = stand.work().join("state");
+    let agent = cluster.add_agent_with(|rig| {
+        rig.add_pool("default")?;
+        let state = rig.work().join("state");
         fs::create_dir(&state)?;
         chown(&state, Some(FRONTEND_UID), Some(FRONTEND_UID))?;
-        stand.frontend_flags.extend(["--state-dir".into(), state.into()]);
+        rig.frontend_flags.extend(["--state-dir".into(), state.into()]);
         Ok(())
     })?;
-    Ok(agent.stand.work().join("state/token"))
+    Ok(agent.rig.work().join("state/token"))
 }
 
 /// Has a volume made, and returns the tokens of all requests so far, in the order in which they were first used, and that
@@ -60,13 +60,13 @@ fn an_agent_renews_its_token(cluster: &mut Cluster) -> Result<()> {
         let (used, latest) = credentials(cluster, "renewed")?;
         ensure!(used.len() == 2 && latest == used[1], "it used {used:?}, at last {latest}");
 
-        cluster.agent().stand.restart_frontend()?;
+        cluster.agent().rig.restart_frontend()?;
         let after = credentials(cluster, "restarted")?;
         ensure!(after == (used.clone(), latest), "after a restart it used {after:?}, before it {used:?}");
 
         let (before, text) = (cluster.agents[0].log()?.len(), fs::read_to_string(&file)?);
         fs::write(&file, text.replace('.', ","))?;
-        cluster.agent().stand.restart_frontend()?;
+        cluster.agent().rig.restart_frontend()?;
         cluster.access.wait(cluster.patience(), "a new token", || {
             let log = cluster.agents[0].log()?.split_off(before);
             ensure!(log.contains("is not used: it is no token; using that of "), "{log}");
@@ -81,7 +81,7 @@ fn an_agent_renews_its_token(cluster: &mut Cluster) -> Result<()> {
         std::thread::sleep(Duration::from_millis(1100));
         let node = cluster.node();
         cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(3600))?;
-        cluster.agent().stand.restart_frontend()?;
+        cluster.agent().rig.restart_frontend()?;
         cluster.access.wait(cluster.patience(), "a token in place of the operator's new one", || {
             let log = audit::log(&cluster.access, Some(&node))?;
             let renewed = log.iter().filter(|request| request.resource == "serviceaccounts/token");
@@ -100,7 +100,7 @@ fn an_agent_that_may_not_renew_its_token_uses_the_one_it_has(cluster: &mut Clust
     )?;
     let (used, _) = credentials(cluster, "data")?;
     ensure!(used.len() == 1 && !file.exists(), "it used {used:?}");
-    let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+    let (_, metrics) = monitoring::get(&cluster.agents[0].rig, "/metrics")?;
     let renewing = metrics.lines().find(|line| line.starts_with("bulkhead_token_renewing "));
     let renewing = renewing.context("no metric of the failure")?;
     ensure!(renewing.trim_end_matches(".0").ends_with(" 0"), "{renewing}");

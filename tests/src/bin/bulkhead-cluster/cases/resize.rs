@@ -67,7 +67,7 @@ fn an_image_grows(cluster: &mut Cluster) -> Result<()> {
     let name = cluster.bound("disk")?.metadata.name.context("a name")?;
     ask_for(cluster, "disk", "32Mi")?;
     is_settled(&has(cluster, "disk", "32Mi")?, "32Mi")?;
-    let image = cluster.agent().stand.pool().volume(handle(&name)).join("image").metadata()?;
+    let image = cluster.agent().rig.pool().volume(handle(&name)).join("image").metadata()?;
     ensure!(image.len() == 32 << 20 && image.blocks() * 512 >= 32 << 20, "the image has {} bytes", image.len());
     Ok(())
 }
@@ -142,8 +142,8 @@ fn an_agent_that_was_dead_finishes_when_it_is_back(cluster: &mut Cluster) -> Res
     let node = cluster.node();
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
     cluster.bound("data")?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     ask_for(cluster, "data", "32Mi")?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     is_settled(&has(cluster, "data", "32Mi")?, "32Mi")
 }

@@ -140,14 +140,14 @@ fn volumes_made_since_a_backup_are_brought_back(cluster: &mut Cluster) -> Result
     // The pod has noticed nothing.
     ensure!(fs::read_to_string(target.join("file"))? == adopt::content("second"), "nor that of second");
     fs::write(target.join("more"), "written since")?;
-    let stand = &cluster.agents[0].stand;
-    let inside = stand.pool().volume(&second).join("data/more");
+    let rig = &cluster.agents[0].rig;
+    let inside = rig.pool().volume(&second).join("data/more");
     ensure!(fs::read(inside)? == b"written since", "what was written since is not in the volume");
     let again = adopt::adopt(cluster, &["--apply", "--with-claims"])?;
     for volume in [&first, &second] {
         adopt::is_in_state(&again, volume, "there")?;
     }
     ensure!(again["items"] == json!([]), "a second run has made something: {again}");
-    stand.csi()?.node_unpublish_volume(unpublish(&second, &target))?;
+    rig.csi()?.node_unpublish_volume(unpublish(&second, &target))?;
     adopt::let_go(cluster)
 }

@@ -23,12 +23,12 @@ fn two_hundred_claims_are_bound_and_deleted(cluster: &mut Cluster) -> Result<()>
 fn a_thousand_claims_are_bound_and_deleted(cluster: &mut Cluster) -> Result<()> {
     // A pool does not have a mebibyte for each of them, so these volumes are sparse and the pool is overcommitted.
     let small = cluster.agents.remove(0);
-    small.stand.finish()?;
+    small.rig.finish()?;
     node::delete(&cluster.access, &small.node)?;
     cluster.class = cluster.add_class(|class| class["parameters"] = json!({ "sparse": "true" }))?;
-    cluster.add_agent_with(|stand| {
-        stand.add_pool("default")?;
-        stand.pools[0].options.push_str(",overcommit=100");
+    cluster.add_agent_with(|rig| {
+        rig.add_pool("default")?;
+        rig.pools[0].options.push_str(",overcommit=100");
         Ok(())
     })?;
     measure(cluster, 1000)

@@ -52,9 +52,9 @@ fn a_token_of_another_node_is_refused(cluster: &mut Cluster) -> Result<()> {
     let second = cluster.add_agent()?.node.clone();
     let (name, uid) = (cluster.node(), cluster.agents[0].uid.clone());
     let token = node::token(&cluster.access, &name, &uid, Duration::from_secs(600))?;
-    cluster.agents[1].stand.kill_frontend()?;
-    node::write_token(&cluster.agents[1].stand.work().join("run"), &token)?;
-    cluster.agents[1].stand.start_frontend()?;
+    cluster.agents[1].rig.kill_frontend()?;
+    node::write_token(&cluster.agents[1].rig.work().join("run"), &token)?;
+    cluster.agents[1].rig.start_frontend()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &second))?;
     cluster.access.wait(cluster.patience(), "the agent to say why it does nothing", || {
         cluster.agents[1].has_logged("the token is bound to node")
@@ -71,21 +71,21 @@ fn a_token_that_is_bound_to_no_node_is_refused(cluster: &mut Cluster) -> Result<
     let node = cluster.node();
     cluster.capacity(&class, &node)?;
     let token = node::unbound_token(&cluster.access)?;
-    cluster.agent().stand.kill_frontend()?;
-    node::write_token(&cluster.agents[0].stand.work().join("run"), &token)?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
+    node::write_token(&cluster.agents[0].rig.work().join("run"), &token)?;
+    cluster.agent().rig.start_frontend()?;
     cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
     let why = "the token is bound to no node, so the cluster's policies refuse all that it writes";
     let remedy = "give the agent one that is bound to its pod or to its Node";
     cluster.access.wait(cluster.patience(), "the agent to say so", || {
-        monitoring::check_ready(&cluster.agents[0].stand, 503, &format!("[-]agent not ready: {why}: {remedy}"))
+        monitoring::check_ready(&cluster.agents[0].rig, 503, &format!("[-]agent not ready: {why}: {remedy}"))
     })?;
     // So do the tools, on the node and elsewhere. The kubelet has seen that the agent is not ready.
-    let socket = cluster.agents[0].stand.kubelet.csi_socket();
+    let socket = cluster.agents[0].rig.kubelet.csi_socket();
     let told = Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.failed()?;
     let told = Printed::row(&told, &["FAILED", "API server"])?;
     ensure!(told.contains(why) && told.contains(remedy), "{told}");
-    let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].rig)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), false)?;
     Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "not-ready"])?;
     let told = plugin(cluster, &["doctor"])?.failed()?;

@@ -11,7 +11,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 
@@ -45,13 +45,13 @@ fn is_sparse(helper: &HelperClient, id: &str) -> Result<bool> {
     Ok(matches!(usage(helper, id)?.spec.kind, VolumeKind::Image { sparse: true, .. }))
 }
 
-fn image(stand: &Stand, id: &str) -> std::path::PathBuf {
-    stand.pool().volume(id).join("image")
+fn image(rig: &Rig, id: &str) -> std::path::PathBuf {
+    rig.pool().volume(id).join("image")
 }
 
 /// Writes a block, in which there are no zeros, every so many bytes.
-fn scatter(stand: &Stand, id: &str, every: u64) -> Result<()> {
-    let file = File::options().write(true).open(image(stand, id))?;
+fn scatter(rig: &Rig, id: &str, every: u64) -> Result<()> {
+    let file = File::options().write(true).open(image(rig, id))?;
     for at in (0..file.metadata()?.len()).step_by(every.try_into()?) {
         file.write_all_at(DATA, at)?;
     }
@@ -68,24 +68,24 @@ fn allocate_all(helper: &HelperClient, id: &str) -> Result<Response> {
     }
 }
 
-fn allocations_leave_the_reserve_alone(stand: &mut Stand) -> Result<()> {
+fn allocations_leave_the_reserve_alone(rig: &mut Rig) -> Result<()> {
     const RESERVE: u64 = 64 * MIB;
-    stand.add_pool("default")?;
-    stand.pools[0].options.push_str(&format!(",overcommit=3,reserve={RESERVE}"));
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.add_pool("default")?;
+    rig.pools[0].options.push_str(&format!(",overcommit=3,reserve={RESERVE}"));
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let free = || -> Result<u64> {
-        let found = rustix::fs::statvfs(&stand.pool().directory)?;
+        let found = rustix::fs::statvfs(&rig.pool().directory)?;
         Ok(found.f_bavail * found.f_frsize)
     };
     // There is room for each of them, and not for two.
     let size = free()? * 6 / 10 / MIB * MIB;
     for id in ["vol-a", "vol-b", "vol-c"] {
         helper.ask(&create(id, sparse_spec(size)))?;
-        scatter(stand, id, MIB)?;
+        scatter(rig, id, MIB)?;
     }
     let answers = std::thread::scope(|scope| -> Result<Vec<_>> {
-        let begin = |id| Ok::<_, anyhow::Error>((id, stand.helper()?));
+        let begin = |id| Ok::<_, anyhow::Error>((id, rig.helper()?));
         let begun = [begin("vol-a")?, begin("vol-b")?];
         let begun = begun.map(|(id, helper)| (id, scope.spawn(move || allocate_all(&helper, id))));
         begun.into_iter().map(|(id, thread)| Ok((id, thread.join().expect("a thread")?))).collect()
@@ -98,7 +98,7 @@ fn allocations_leave_the_reserve_alone(stand: &mut Stand) -> Result<()> {
     }
     let (refused, _) = answers.iter().find(|(_, answer)| answer.is_err()).context("there was room for both")?;
     // Nobody else feels it.
-    let other = File::options().write(true).open(image(stand, "vol-c"))?;
+    let other = File::options().write(true).open(image(rig, "vol-c"))?;
     other.write_all_at(&[1; 1 << 20], 3 * MIB)?;
     other.sync_all()?;
     drop(other);
@@ -106,33 +106,33 @@ fn allocations_leave_the_reserve_alone(stand: &mut Stand) -> Result<()> {
     for id in ["vol-a", "vol-b", "vol-c"].iter().filter(|id| *id != refused) {
         helper.ask(&delete(id))?;
     }
-    wait::until(stand.patience(Duration::from_secs(20)), || {
+    wait::until(rig.patience(Duration::from_secs(20)), || {
         let answer = allocate_all(&helper, refused)?;
         ensure!(answer.is_ok(), "{answer:?}");
         Ok(())
     })?;
-    ensure!(image(stand, refused).metadata()?.blocks() * 512 >= size && !is_sparse(&helper, refused)?);
+    ensure!(image(rig, refused).metadata()?.blocks() * 512 >= size && !is_sparse(&helper, refused)?);
     helper.ask(&delete(refused)).map(drop)
 }
 
-fn a_long_allocation_is_done_in_parts(stand: &mut Stand) -> Result<()> {
+fn a_long_allocation_is_done_in_parts(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 16 * MIB;
     // What the kernel lets strace delay is not on the list of what the helper may call.
-    stand.helper_flags.push("--seccomp=log".to_owned());
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let slowly = |stand: &mut Stand| -> Result<Tracer> {
-        let process = i32::try_from(stand.running_helper()?.pid())?;
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let slowly = |rig: &mut Rig| -> Result<Tracer> {
+        let process = i32::try_from(rig.running_helper()?.pid())?;
         Tracer::delay(process, "fallocate", Duration::from_millis(100))
     };
-    stand.helper()?.ask(&create("vol-a", sparse_spec(SIZE)))?;
-    scatter(stand, "vol-a", SIZE / 64)?;
-    let mut delayed = slowly(stand)?;
+    rig.helper()?.ask(&create("vol-a", sparse_spec(SIZE)))?;
+    scatter(rig, "vol-a", SIZE / 64)?;
+    let mut delayed = slowly(rig)?;
     let (mut parts, mut last) = (0, String::new());
     loop {
-        let (helper, begun) = (stand.helper()?, Instant::now());
+        let (helper, begun) = (rig.helper()?, Instant::now());
         let answer = helper.request(&allocate("vol-a"))?;
-        ensure!(begun.elapsed() < stand.patience(Duration::from_secs(5)), "one part took {:?}", begun.elapsed());
+        ensure!(begun.elapsed() < rig.patience(Duration::from_secs(5)), "one part took {:?}", begun.elapsed());
         let Err(error) = answer else { break };
         ensure!(error.kind == ErrorKind::Busy && error.message.as_str() != last, "{error}, after {last}");
         last = error.message.as_str().to_owned();
@@ -144,13 +144,13 @@ fn a_long_allocation_is_done_in_parts(stand: &mut Stand) -> Result<()> {
         if parts == 1 {
             // The next helper begins anew, and comes to an end as well.
             drop(delayed);
-            stand.restart_helper()?;
-            (delayed, last) = (slowly(stand)?, String::new());
+            rig.restart_helper()?;
+            (delayed, last) = (slowly(rig)?, String::new());
         }
     }
     ensure!(parts >= 2, "it was done in {parts} parts");
     drop(delayed);
-    let (helper, file) = (stand.helper()?, File::open(image(stand, "vol-a"))?);
+    let (helper, file) = (rig.helper()?, File::open(image(rig, "vol-a"))?);
     ensure!(!is_sparse(&helper, "vol-a")? && file.metadata()?.blocks() * 512 >= SIZE);
     let mut block = [0; 8192];
     for at in (0..SIZE).step_by((SIZE / 64).try_into()?) {
@@ -158,34 +158,34 @@ fn a_long_allocation_is_done_in_parts(stand: &mut Stand) -> Result<()> {
         ensure!(block[..4096] == *DATA && block[4096..] == [0; 4096], "at {at}");
     }
     helper.ask(&delete("vol-a"))?;
-    stand.helper_flags.clear();
-    stand.restart_helper()
+    rig.helper_flags.clear();
+    rig.restart_helper()
 }
 
-fn only_what_is_sparse_and_whole_is_allocated(stand: &mut Stand) -> Result<()> {
+fn only_what_is_sparse_and_whole_is_allocated(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 32 * MIB;
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     // What was allocated is never allocated again, even if its pod has given blocks back and the pool is full since.
     for request in [create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")] {
         helper.ask(&request)?;
     }
-    run(Command::new("blkdiscard").args(["--offset", "0", "--length", "16777216"]).arg(stand.target("a")))?;
-    let (filler, free) = (stand.pool().directory.join("filler"), rustix::fs::statvfs(&stand.pool().directory)?);
+    run(Command::new("blkdiscard").args(["--offset", "0", "--length", "16777216"]).arg(rig.target("a")))?;
+    let (filler, free) = (rig.pool().directory.join("filler"), rustix::fs::statvfs(&rig.pool().directory)?);
     let file = File::create(&filler)?;
     let most = free.f_bavail * free.f_frsize - 4 * MIB;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, most)?;
-    let before = image(stand, "vol-a").metadata()?.blocks();
+    let before = image(rig, "vol-a").metadata()?.blocks();
     for _ in 0..2 {
         ensure!(helper.ask(&allocate("vol-a"))? == Reply::Size(bytes(SIZE)));
     }
-    ensure!(image(stand, "vol-a").metadata()?.blocks() == before, "what its pod has given back was taken again");
+    ensure!(image(rig, "vol-a").metadata()?.blocks() == before, "what its pod has given back was taken again");
     drop(file);
     std::fs::remove_file(&filler)?;
     // What was cut off is not filled up in silence.
     helper.ask(&create("vol-b", sparse_spec(SIZE)))?;
-    File::options().write(true).open(image(stand, "vol-b"))?.set_len(SIZE / 2)?;
+    File::options().write(true).open(image(rig, "vol-b"))?.set_len(SIZE / 2)?;
     denied(helper.request(&allocate("vol-b"))?, ErrorKind::PoolBroken, "instead of")?;
     ensure!(matches!(usage(&helper, "vol-b")?.condition, Some(Condition::ImageSize { .. })));
     helper.ask(&create("vol-d", directory_spec(SIZE)))?;
@@ -200,15 +200,15 @@ fn only_what_is_sparse_and_whole_is_allocated(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn limits_that_are_being_changed_are_nobody_elses(stand: &mut Stand) -> Result<()> {
-    stand.helper_flags.push("--seccomp=log".to_owned());
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let (changing, looking) = (stand.helper()?, stand.helper()?);
+fn limits_that_are_being_changed_are_nobody_elses(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let (changing, looking) = (rig.helper()?, rig.helper()?);
     looking.ask(&create("vol-a", directory_spec(16 * MIB)))?;
-    let process = i32::try_from(stand.running_helper()?.pid())?;
+    let process = i32::try_from(rig.running_helper()?.pid())?;
     // The record is written after the limits are set.
-    let delayed = Tracer::delay(process, "fsetxattr", stand.patience(Duration::from_secs(3)))?;
+    let delayed = Tracer::delay(process, "fsetxattr", rig.patience(Duration::from_secs(3)))?;
     changing.send(&encode(&Request::SetInodes { volume: volume("vol-a"), inodes: 50.try_into()? })?)?;
     while !changing.is_answered(Duration::from_millis(100))? {
         let found = usage(&looking, "vol-a")?.condition;
@@ -216,6 +216,6 @@ fn limits_that_are_being_changed_are_nobody_elses(stand: &mut Stand) -> Result<(
     }
     drop(delayed);
     looking.ask_patiently(&delete("vol-a"))?;
-    stand.helper_flags.clear();
-    stand.restart_helper()
+    rig.helper_flags.clear();
+    rig.restart_helper()
 }

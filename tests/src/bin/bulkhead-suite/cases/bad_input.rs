@@ -10,7 +10,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::expect::{denied, refused};
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
@@ -35,33 +35,33 @@ cases! {
 const SIZE: u64 = 16 << 20;
 
 /// The helper is alive and serves.
-fn check_lives(stand: &mut Stand) -> Result<()> {
-    stand.running_helper()?.check_alive()?;
-    stand.helper()?.pool_status("default").map(drop)
+fn check_lives(rig: &mut Rig) -> Result<()> {
+    rig.running_helper()?.check_alive()?;
+    rig.helper()?.pool_status("default").map(drop)
 }
 
-fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &HelperClient) -> Result<()>) -> Result<()> {
-    let helper = stand.helper()?;
+fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &HelperClient) -> Result<()>) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
-    test(stand, &helper)?;
+    test(rig, &helper)?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&delete(id))?;
     }
-    check_lives(stand)
+    check_lives(rig)
 }
 
 fn make_device(path: &str) -> Request {
     Request::MakeDevice { volume: volume("vol-b"), target: target("work", path), exclusive: false }
 }
 
-fn targets_outside_the_publish_directories_are_refused(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, _| {
-        let client = stand.csi()?;
-        let publish = stand.publish_directory();
-        let kubelet = stand.kubelet.root().to_owned();
-        let inside = stand.pool().volume("vol-a");
+fn targets_outside_the_publish_directories_are_refused(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, _| {
+        let client = rig.csi()?;
+        let publish = rig.publish_directory();
+        let kubelet = rig.kubelet.root().to_owned();
+        let inside = rig.pool().volume("vol-a");
         for path in [
             "/".into(),
             "/etc/x".into(),
@@ -92,16 +92,16 @@ fn targets_outside_the_publish_directories_are_refused(stand: &mut Stand) -> Res
     })
 }
 
-fn a_link_anywhere_in_the_path_is_refused(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, helper| {
-        let outside = stand.work().join("outside");
+fn a_link_anywhere_in_the_path_is_refused(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, helper| {
+        let outside = rig.work().join("outside");
         fs::create_dir_all(outside.join("deep"))?;
-        fs::create_dir(stand.target("real"))?;
-        symlink(&outside, stand.target("absolute"))?;
-        symlink("real", stand.target("relative"))?;
-        symlink(&outside, stand.target("real/inner"))?;
-        symlink("..", stand.target("real/up"))?;
-        symlink("/proc/self/root", stand.target("magic"))?;
+        fs::create_dir(rig.target("real"))?;
+        symlink(&outside, rig.target("absolute"))?;
+        symlink("real", rig.target("relative"))?;
+        symlink(&outside, rig.target("real/inner"))?;
+        symlink("..", rig.target("real/up"))?;
+        symlink("/proc/self/root", rig.target("magic"))?;
         for path in ["absolute/t", "absolute/deep/t", "relative/t", "real/inner/t", "real/up/t", "magic/tmp/t"] {
             for request in [bind("vol-a", path), make_device(path)] {
                 denied(helper.request(&request)?, ErrorKind::Refused, "symbolic link")?;
@@ -109,90 +109,90 @@ fn a_link_anywhere_in_the_path_is_refused(stand: &mut Stand) -> Result<()> {
         }
         ensure!(fs::read_dir(&outside)?.count() == 1 && fs::read_dir(outside.join("deep"))?.count() == 0);
         for name in ["absolute", "relative", "magic"] {
-            fs::remove_file(stand.target(name))?;
+            fs::remove_file(rig.target(name))?;
         }
-        fs::remove_dir_all(stand.target("real"))?;
+        fs::remove_dir_all(rig.target("real"))?;
         Ok(())
     })
 }
 
-fn a_link_at_the_target_is_refused_and_stays(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, helper| {
-        let outside = stand.work().join("outside");
+fn a_link_at_the_target_is_refused_and_stays(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, helper| {
+        let outside = rig.work().join("outside");
         fs::create_dir(&outside)?;
-        symlink(&outside, stand.target("t"))?;
+        symlink(&outside, rig.target("t"))?;
         for request in [bind("vol-a", "t"), make_device("t")] {
             denied(helper.request(&request)?, ErrorKind::Incompatible, "work:t")?;
         }
         ensure!(helper.ask(&unbind("vol-a", "t"))? == Reply::Done, "nothing of the volume is there");
-        ensure!(fs::read_link(stand.target("t"))? == outside);
-        fs::remove_file(stand.target("t"))?;
+        ensure!(fs::read_link(rig.target("t"))? == outside);
+        fs::remove_file(rig.target("t"))?;
         Ok(())
     })
 }
 
-fn a_file_where_a_directory_must_be_is_refused(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, helper| {
+fn a_file_where_a_directory_must_be_is_refused(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, helper| {
         for content in ["", "precious"] {
-            fs::write(stand.target("t"), content)?;
+            fs::write(rig.target("t"), content)?;
             denied(helper.request(&bind("vol-a", "t"))?, ErrorKind::Incompatible, "file")?;
             denied(helper.request(&bind("vol-a", "t/below"))?, ErrorKind::NotFound, "work:t/below")?;
-            let answer = stand.csi()?.node_publish_volume(csi::publish("vol-a", &stand.target("t"), csi::mount()));
+            let answer = rig.csi()?.node_publish_volume(csi::publish("vol-a", &rig.target("t"), csi::mount()));
             refused(answer, Code::FailedPrecondition, "file")?;
-            ensure!(fs::read(stand.target("t"))? == content.as_bytes());
+            ensure!(fs::read(rig.target("t"))? == content.as_bytes());
         }
-        fs::remove_file(stand.target("t"))?;
+        fs::remove_file(rig.target("t"))?;
         Ok(())
     })
 }
 
-fn a_directory_where_a_device_must_be_is_refused(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, helper| {
-        fs::create_dir(stand.target("t"))?;
+fn a_directory_where_a_device_must_be_is_refused(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, helper| {
+        fs::create_dir(rig.target("t"))?;
         denied(helper.request(&make_device("t"))?, ErrorKind::Incompatible, "directory")?;
-        fs::remove_dir(stand.target("t"))?;
-        fs::write(stand.target("t"), "precious")?;
+        fs::remove_dir(rig.target("t"))?;
+        fs::write(rig.target("t"), "precious")?;
         denied(helper.request(&make_device("t"))?, ErrorKind::Incompatible, "content")?;
-        fs::remove_file(stand.target("t"))?;
+        fs::remove_file(rig.target("t"))?;
         Ok(())
     })
 }
 
-fn a_missing_parent_is_not_found(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, helper| {
+fn a_missing_parent_is_not_found(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, helper| {
         for request in [bind("vol-a", "no/where"), make_device("no/where")] {
             denied(helper.request(&request)?, ErrorKind::NotFound, "no/where")?;
         }
-        ensure!(!stand.target("no").exists());
+        ensure!(!rig.target("no").exists());
         Ok(())
     })
 }
 
-fn a_parent_in_another_mount_is_refused(stand: &mut Stand) -> Result<()> {
+fn a_parent_in_another_mount_is_refused(rig: &mut Rig) -> Result<()> {
     use rustix::mount::{UnmountFlags, mount_bind, unmount};
-    with_volume(stand, |stand, helper| {
-        fs::create_dir(stand.target("other"))?;
-        mount_bind(stand.logs(), stand.target("other"))?;
+    with_volume(rig, |rig, helper| {
+        fs::create_dir(rig.target("other"))?;
+        mount_bind(rig.logs(), rig.target("other"))?;
         denied(helper.request(&bind("vol-a", "other/t"))?, ErrorKind::Refused, "another mount")?;
         // A published volume is a mount as well: nothing may be published in a directory that a pod can write to.
         helper.ask(&bind("vol-a", "t"))?;
-        fs::create_dir(stand.target("t/inner"))?;
+        fs::create_dir(rig.target("t/inner"))?;
         denied(helper.request(&bind("vol-a", "t/inner/x"))?, ErrorKind::Refused, "another mount")?;
         helper.ask(&unbind("vol-a", "t"))?;
-        unmount(stand.target("other"), UnmountFlags::NOFOLLOW)?;
-        fs::remove_dir(stand.target("other"))?;
+        unmount(rig.target("other"), UnmountFlags::NOFOLLOW)?;
+        fs::remove_dir(rig.target("other"))?;
         Ok(())
     })
 }
 
-fn a_pool_and_a_publish_directory_inside_one_another_are_refused(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let pool = stand.pools[0].directory.clone();
-    let around = stand.work().join("pools");
+fn a_pool_and_a_publish_directory_inside_one_another_are_refused(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let pool = rig.pools[0].directory.clone();
+    let around = rig.work().join("pools");
     fs::create_dir(pool.join("inner"))?;
     for directory in [around, pool.join("inner"), pool.clone()] {
-        stand.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", directory.display())];
-        let output = stand.helper_command()?.output()?;
+        rig.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", directory.display())];
+        let output = rig.helper_command()?.output()?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(output.status.code() == Some(1) && text.contains("overlap"), "{}: {text}", output.status);
     }
@@ -200,8 +200,8 @@ fn a_pool_and_a_publish_directory_inside_one_another_are_refused(stand: &mut Sta
     Ok(())
 }
 
-fn garbage_closes_the_connection(stand: &mut Stand) -> Result<()> {
-    let socket = stand.helper_socket();
+fn garbage_closes_the_connection(rig: &mut Rig) -> Result<()> {
+    let socket = rig.helper_socket();
     let hello = encode(&Hello::new(HIGHEST_VERSION))?;
     let longer = [hello.as_slice(), &[0]].concat();
     let mut magic = hello.clone();
@@ -224,11 +224,11 @@ fn garbage_closes_the_connection(stand: &mut Stand) -> Result<()> {
         client.send(packet)?;
         client.check_closed()?;
     }
-    check_lives(stand)
+    check_lives(rig)
 }
 
-fn malformed_requests_never_reach_an_operation(stand: &mut Stand) -> Result<()> {
-    let socket = stand.helper_socket();
+fn malformed_requests_never_reach_an_operation(rig: &mut Rig) -> Result<()> {
+    let socket = rig.helper_socket();
     let good = encode(&bind("vol-a", "a"))?;
     let replaced = |from: &str, to: &str| {
         let text = String::from_utf8_lossy(&good).into_owned();
@@ -262,17 +262,17 @@ fn malformed_requests_never_reach_an_operation(stand: &mut Stand) -> Result<()> 
         client.check_closed().with_context(|| format!("{packet:02x?}"))?;
     }
     // A correct request of the same kind does reach its operation. The log's lines are in the order of the operations.
-    denied(stand.helper()?.request(&bind("vol-a", "a"))?, ErrorKind::NotFound, "vol-a")?;
-    stand.running_helper()?.check_log(|log| match log.matches("bind-mount").count() {
+    denied(rig.helper()?.request(&bind("vol-a", "a"))?, ErrorKind::NotFound, "vol-a")?;
+    rig.running_helper()?.check_log(|log| match log.matches("bind-mount").count() {
         0 => bail!("the log does not show a request that has reached its operation"),
         1 => Ok(()),
         _ => bail!("a malformed request has reached an operation"),
     })?;
-    check_lives(stand)
+    check_lives(rig)
 }
 
-fn oversized_packets_close_the_connection(stand: &mut Stand) -> Result<()> {
-    let socket = stand.helper_socket();
+fn oversized_packets_close_the_connection(rig: &mut Rig) -> Result<()> {
+    let socket = rig.helper_socket();
     for length in [MAX_PACKET + 1, 2 * MAX_PACKET, 100_000] {
         let silent = HelperClient::connect(&socket)?;
         silent.send(&vec![0; length])?;
@@ -282,30 +282,30 @@ fn oversized_packets_close_the_connection(stand: &mut Stand) -> Result<()> {
         client.send(&[request.as_slice(), &vec![0; length]].concat())?;
         client.check_closed()?;
     }
-    check_lives(stand)
+    check_lives(rig)
 }
 
-fn uninvited_descriptors_are_refused(stand: &mut Stand) -> Result<()> {
-    let pid = stand.running_helper()?.pid();
+fn uninvited_descriptors_are_refused(rig: &mut Rig) -> Result<()> {
+    let pid = rig.running_helper()?.pid();
     let open = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count()) };
     let before = open()?;
     for _ in 0..20 {
-        let client = stand.helper()?;
+        let client = rig.helper()?;
         let file = fs::File::open("/etc/passwd")?;
         // Since Linux 6.16 it cannot be sent; before that, the connection is closed.
         if client.send_with_descriptor(&encode(&Request::PoolStatus { pool: "default".parse()? })?, &file).is_ok() {
             client.check_closed()?;
         }
     }
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(5)), || {
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(5)), || {
         ensure!(open()? == before, "{} descriptors became {}", before, open()?);
         Ok(())
     })?;
-    check_lives(stand)
+    check_lives(rig)
 }
 
-fn other_users_are_turned_away(stand: &mut Stand) -> Result<()> {
-    let socket = stand.helper_socket();
+fn other_users_are_turned_away(rig: &mut Rig) -> Result<()> {
+    let socket = rig.helper_socket();
     let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&socket)?) & 0o777;
     ensure!(mode == 0o600, "{mode:o}");
     // Root gets past the socket's mode, but no further.
@@ -315,22 +315,22 @@ fn other_users_are_turned_away(stand: &mut Stand) -> Result<()> {
     for uid in [1000, 65534] {
         ensure!(HelperClient::connect_as(&socket, uid).is_err(), "user {uid} has connected");
     }
-    check_lives(stand)
+    check_lives(rig)
 }
 
-fn who_says_nothing_is_turned_away(stand: &mut Stand) -> Result<()> {
+fn who_says_nothing_is_turned_away(rig: &mut Rig) -> Result<()> {
     let start = Instant::now();
-    let silent = HelperClient::connect(&stand.helper_socket())?;
+    let silent = HelperClient::connect(&rig.helper_socket())?;
     silent.check_closed()?;
     let waited = start.elapsed();
-    ensure!(waited > Duration::from_secs(3) && waited < stand.patience(Duration::from_secs(8)), "after {waited:?}");
-    check_lives(stand)
+    ensure!(waited > Duration::from_secs(3) && waited < rig.patience(Duration::from_secs(8)), "after {waited:?}");
+    check_lives(rig)
 }
 
-fn one_connection_too_many_is_turned_away(stand: &mut Stand) -> Result<()> {
+fn one_connection_too_many_is_turned_away(rig: &mut Rig) -> Result<()> {
     let mut clients = Vec::new();
     for _ in 0..40 {
-        let client = HelperClient::connect(&stand.helper_socket())?;
+        let client = HelperClient::connect(&rig.helper_socket())?;
         match client.hello(HIGHEST_VERSION) {
             Ok(_) => clients.push(client),
             Err(_) => break,
@@ -338,24 +338,24 @@ fn one_connection_too_many_is_turned_away(stand: &mut Stand) -> Result<()> {
     }
     ensure!((2..40).contains(&clients.len()), "{} connections", clients.len());
     // The frontend keeps its connections, and closing one makes room for another.
-    stand.csi()?.probe(Default::default())?;
+    rig.csi()?.probe(Default::default())?;
     clients.pop();
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(5)), || stand.helper().map(drop))?;
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(5)), || rig.helper().map(drop))?;
     drop(clients);
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(5)), || stand.helper().map(drop))?;
-    check_lives(stand)
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(5)), || rig.helper().map(drop))?;
+    check_lives(rig)
 }
 
-fn a_reader_that_does_not_read_holds_up_nobody(stand: &mut Stand) -> Result<()> {
-    let deaf = stand.helper()?;
+fn a_reader_that_does_not_read_holds_up_nobody(rig: &mut Rig) -> Result<()> {
+    let deaf = rig.helper()?;
     let request = encode(&Request::PoolStatus { pool: "default".parse()? })?;
     deaf.set_nonblocking()?;
     while deaf.send(&request).is_ok() {}
-    check_lives(stand)?;
-    let client = stand.csi()?;
+    check_lives(rig)?;
+    let client = rig.csi()?;
     client.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
     client.delete_volume(csi::delete("vol-a"))?;
     // It never receives its answers: the connection is closed.
     drop(deaf);
-    check_lives(stand)
+    check_lives(rig)
 }

@@ -6,7 +6,7 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
@@ -28,8 +28,8 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-fn deleting_what_is_not_there_is_done(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn deleting_what_is_not_there_is_done(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for id in ["vol-a", "reallyfakevolumeid", "../default", "", "Größe", ".bulkhead", "lost+found"]
         .into_iter()
         .filter(|id| !id.is_empty())
@@ -43,14 +43,14 @@ fn deleting_what_is_not_there_is_done(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn deleting_without_an_id_is_refused(stand: &mut Stand) -> Result<()> {
-    refused(stand.csi()?.delete_volume(delete("")), Code::InvalidArgument, "volume_id")
+fn deleting_without_an_id_is_refused(rig: &mut Rig) -> Result<()> {
+    refused(rig.csi()?.delete_volume(delete("")), Code::InvalidArgument, "volume_id")
 }
 
-fn deleting_a_published_volume_is_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn deleting_a_published_volume_is_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        let target = stand.target(id);
+        let target = rig.target(id);
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &target, capability))?;
         refused(csi.delete_volume(delete(id)), Code::FailedPrecondition, id)?;
@@ -60,26 +60,26 @@ fn deleting_a_published_volume_is_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn deleting_a_published_volume_is_refused_after_a_restart(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn deleting_a_published_volume_is_refused_after_a_restart(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
         csi.create_volume(create(id, SIZE, capability.clone()))?;
-        csi.node_publish_volume(publish(id, &stand.target(id), capability))?;
+        csi.node_publish_volume(publish(id, &rig.target(id), capability))?;
     }
-    stand.restart_helper()?;
-    stand.restart_frontend()?;
-    let csi = stand.csi()?;
+    rig.restart_helper()?;
+    rig.restart_frontend()?;
+    let csi = rig.csi()?;
     for id in ["vol-a", "vol-b"] {
         refused(csi.delete_volume(delete(id)), Code::FailedPrecondition, id)?;
-        csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
+        csi.node_unpublish_volume(unpublish(id, &rig.target(id)))?;
         csi.delete_volume(delete(id))?;
     }
     Ok(())
 }
 
-fn another_filesystem_than_the_pools_is_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let (own, other) = (stand.setting.pool_fs, stand.setting.pool_fs.other());
+fn another_filesystem_than_the_pools_is_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let (own, other) = (rig.run_options.pool_fs, rig.run_options.pool_fs.other());
     let capability = || mount_with_filesystem(other.name());
     let told = format!("pool default has {}", own.name());
     refused(csi.create_volume(create("vol-a", SIZE, capability())), Code::InvalidArgument, &told)?;
@@ -98,14 +98,14 @@ fn another_filesystem_than_the_pools_is_refused(stand: &mut Stand) -> Result<()>
     Ok(())
 }
 
-fn validating_says_what_is_supported(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn validating_says_what_is_supported(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     let good = vec![mount(), mount_in(Mode::SingleNodeWriter), mount_in(Mode::MultiNodeReaderOnly)];
     let answer = csi.validate_volume_capabilities(validate("vol-a", good.clone()))?;
     let confirmed = answer.confirmed.with_context(|| format!("not confirmed: {}", answer.message))?;
     ensure!(confirmed.volume_capabilities == good, "{confirmed:?}");
-    let other = stand.setting.pool_fs.other().name();
+    let other = rig.run_options.pool_fs.other().name();
     for bad in
         [block(), mount_in(Mode::MultiNodeMultiWriter), mount_with_filesystem("btrfs"), mount_with_filesystem(other)]
     {
@@ -116,16 +116,16 @@ fn validating_says_what_is_supported(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn validating_an_unknown_volume_is_not_found(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn validating_an_unknown_volume_is_not_found(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for id in ["vol-z", "No Id"] {
         refused(csi.validate_volume_capabilities(validate(id, vec![mount()])), Code::NotFound, "volume")?;
     }
     Ok(())
 }
 
-fn validating_without_fields_is_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn validating_without_fields_is_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     for (request, part) in [
         (validate("", vec![mount()]), "volume_id"),
@@ -138,8 +138,8 @@ fn validating_without_fields_is_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn lists_come_in_pages(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn lists_come_in_pages(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     ensure!(csi.list_volumes(ListVolumesRequest::default())?.entries.is_empty());
     let ids: Vec<String> = (0..23).map(|number| format!("vol-{number:02}")).collect();
     for id in &ids {
@@ -164,8 +164,8 @@ fn lists_come_in_pages(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn lists_refuse_bad_tokens_and_negative_numbers(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn lists_refuse_bad_tokens_and_negative_numbers(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for token in ["invalid-token", "17", "../x", "ÄB"] {
         let request = ListVolumesRequest { max_entries: 0, starting_token: token.to_owned() };
         refused(csi.list_volumes(request), Code::Aborted, "starting_token")?;
@@ -174,8 +174,8 @@ fn lists_refuse_bad_tokens_and_negative_numbers(stand: &mut Stand) -> Result<()>
     refused(csi.list_volumes(request), Code::InvalidArgument, "max_entries")
 }
 
-fn capacity_falls_with_each_promise(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn capacity_falls_with_each_promise(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let before = csi.get_capacity(GetCapacityRequest::default())?;
     ensure!(before.available_capacity > 0, "{before:?}");
     ensure!(before.maximum_volume_size.is_some_and(|size| size > 0 && size <= before.available_capacity), "{before:?}");
@@ -187,7 +187,7 @@ fn capacity_falls_with_each_promise(stand: &mut Stand) -> Result<()> {
         let fallen = before.available_capacity - during.available_capacity;
         ensure!((61 * MIB..66 * MIB).contains(&fallen), "fell by {fallen}");
         csi.delete_volume(delete("vol-a"))?;
-        bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
+        bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(10)), || {
             let after = csi.get_capacity(GetCapacityRequest::default())?;
             let missing = before.available_capacity - after.available_capacity;
             ensure!(missing.abs() < 2 * MIB, "{missing} are missing");
@@ -198,8 +198,8 @@ fn capacity_falls_with_each_promise(stand: &mut Stand) -> Result<()> {
     refused(csi.get_capacity(unknown), Code::InvalidArgument, "what")
 }
 
-fn capacity_elsewhere_is_none(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn capacity_elsewhere_is_none(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let here = csi.node_get_info(NodeGetInfoRequest {})?.accessible_topology.context("no topology")?;
     let mut elsewhere = here.clone();
     elsewhere.segments.values_mut().for_each(|value| *value = "elsewhere".to_owned());
@@ -212,8 +212,8 @@ fn capacity_elsewhere_is_none(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn what_is_not_offered_is_unimplemented(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn what_is_not_offered_is_unimplemented(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let code = Code::Unimplemented;
     refused(csi.controller_publish_volume(ControllerPublishVolumeRequest::default()), code, "")?;
     refused(csi.controller_unpublish_volume(ControllerUnpublishVolumeRequest::default()), code, "")?;
@@ -221,10 +221,10 @@ fn what_is_not_offered_is_unimplemented(stand: &mut Stand) -> Result<()> {
     refused(csi.node_unstage_volume(NodeUnstageVolumeRequest::default()), code, "")
 }
 
-fn secrets_are_in_no_log(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn secrets_are_in_no_log(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let secrets = parameters(&[("password", "hunter2-secret")]);
-    let target = stand.target("a");
+    let target = rig.target("a");
     csi.create_volume(CreateVolumeRequest { secrets: secrets.clone(), ..create("vol-a", SIZE, mount()) })?;
     csi.node_publish_volume(NodePublishVolumeRequest {
         secrets: secrets.clone(),
@@ -252,6 +252,6 @@ fn secrets_are_in_no_log(stand: &mut Stand) -> Result<()> {
         ensure!(log.contains(last) && log.contains("vol-a"), "the last call is not logged yet: {log}");
         Ok(())
     };
-    stand.running_helper()?.check_log(|log| silent(log, "delete"))?;
-    stand.running_frontend()?.check_log(|log| silent(log, "DeleteVolume"))
+    rig.running_helper()?.check_log(|log| silent(log, "delete"))?;
+    rig.running_frontend()?.check_log(|log| silent(log, "DeleteVolume"))
 }

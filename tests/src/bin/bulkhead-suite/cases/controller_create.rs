@@ -7,7 +7,7 @@ use bulkhead_tests::csi::v1::controller_client::ControllerClient;
 use bulkhead_tests::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
@@ -31,8 +31,8 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-fn the_same_name_gives_the_same_volume(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn the_same_name_gives_the_same_volume(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (name, capability) in [("vol-a", mount()), ("vol-b", block())] {
         let first = csi.create_volume(create(name, SIZE, capability.clone()))?;
         for _ in 0..4 {
@@ -40,27 +40,27 @@ fn the_same_name_gives_the_same_volume(stand: &mut Stand) -> Result<()> {
             ensure!(first == again, "{first:?} became {again:?}");
         }
     }
-    ensure!(stand.pool().entries()? == ["vol-a", "vol-b"], "{:?}", stand.pool().entries()?);
+    ensure!(rig.pool().entries()? == ["vol-a", "vol-b"], "{:?}", rig.pool().entries()?);
     for id in ["vol-a", "vol-b"] {
         csi.delete_volume(delete(id))?;
     }
     Ok(())
 }
 
-fn the_same_name_gives_the_same_volume_after_both_restart(stand: &mut Stand) -> Result<()> {
+fn the_same_name_gives_the_same_volume_after_both_restart(rig: &mut Rig) -> Result<()> {
     for (name, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        let first = stand.csi()?.create_volume(create(name, SIZE, capability.clone()))?;
-        stand.restart_helper()?;
-        stand.restart_frontend()?;
-        let again = stand.csi()?.create_volume(create(name, SIZE, capability))?;
+        let first = rig.csi()?.create_volume(create(name, SIZE, capability.clone()))?;
+        rig.restart_helper()?;
+        rig.restart_frontend()?;
+        let again = rig.csi()?.create_volume(create(name, SIZE, capability))?;
         ensure!(first == again, "{first:?} became {again:?}");
-        stand.csi()?.delete_volume(delete(name))?;
+        rig.csi()?.delete_volume(delete(name))?;
     }
     Ok(())
 }
 
-fn concurrent_calls_make_one_volume(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn concurrent_calls_make_one_volume(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let statuses = csi.run(async {
         let mut calls = Vec::new();
         for _ in 0..8 {
@@ -79,13 +79,13 @@ fn concurrent_calls_make_one_volume(stand: &mut Stand) -> Result<()> {
     }
     let again = csi.create_volume(create("vol-a", SIZE, mount()))?;
     ensure!(again.volume.context("no volume")?.volume_id == "vol-a");
-    ensure!(stand.pool().entries()? == ["vol-a"], "{:?}", stand.pool().entries()?);
+    ensure!(rig.pool().entries()? == ["vol-a"], "{:?}", rig.pool().entries()?);
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn the_same_name_with_other_wishes_already_exists(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn the_same_name_with_other_wishes_already_exists(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     let with = |change: fn(&mut CreateVolumeRequest)| {
         let mut request = create("vol-a", SIZE, mount());
@@ -109,8 +109,8 @@ fn the_same_name_with_other_wishes_already_exists(stand: &mut Stand) -> Result<(
     Ok(())
 }
 
-fn the_answer_has_the_real_size_and_place(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn the_answer_has_the_real_size_and_place(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let place = csi.node_get_info(NodeGetInfoRequest {})?.accessible_topology.context("no topology")?;
     let volume = csi.create_volume(create("vol-a", SIZE + 1, mount()))?.volume.context("no volume")?;
     ensure!(volume.capacity_bytes == SIZE + 4096, "{volume:?}");
@@ -133,8 +133,8 @@ fn the_answer_has_the_real_size_and_place(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_range_of_sizes_is_honoured(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn a_range_of_sizes_is_honoured(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (range, wanted) in [
         (between(SIZE, SIZE), SIZE),
         (between(SIZE + 1, SIZE + 4096), SIZE + 4096),
@@ -149,8 +149,8 @@ fn a_range_of_sizes_is_honoured(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn impossible_ranges_are_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn impossible_ranges_are_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (range, code, part) in [
         (between(0, 0), Code::InvalidArgument, "capacity_range"),
         (between(-1, 0), Code::InvalidArgument, "negative"),
@@ -169,8 +169,8 @@ fn impossible_ranges_are_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn any_unicode_name_becomes_a_safe_id(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn any_unicode_name_becomes_a_safe_id(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let long = "x".repeat(129);
     let longest = "x".repeat(128);
     let names = [
@@ -178,32 +178,32 @@ fn any_unicode_name_becomes_a_safe_id(stand: &mut Stand) -> Result<()> {
         "pvc-0d6f",
     ];
     for name in names {
-        let id = stand.create(&csi, name, MIB, mount())?;
+        let id = rig.create(&csi, name, MIB, mount())?;
         let safe = id.len() <= 128 && id.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
         ensure!(safe && id.starts_with(|first: char| first.is_ascii_lowercase()), "{name:?} became {id:?}");
-        ensure!(stand.pool().entries()? == [id.clone()], "{name:?}: {:?}", stand.pool().entries()?);
+        ensure!(rig.pool().entries()? == [id.clone()], "{name:?}: {:?}", rig.pool().entries()?);
         csi.delete_volume(delete(&id))?;
-        bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(5)), || {
-            ensure!(stand.pool().entries()?.is_empty());
+        bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(5)), || {
+            ensure!(rig.pool().entries()?.is_empty());
             Ok(())
         })?;
     }
-    ensure!(stand.create(&csi, "pvc-0d6f", MIB, mount())? == "pvc-0d6f", "a name that is an id becomes another");
+    ensure!(rig.create(&csi, "pvc-0d6f", MIB, mount())? == "pvc-0d6f", "a name that is an id becomes another");
     csi.delete_volume(delete("pvc-0d6f"))?;
     Ok(())
 }
 
-fn two_names_never_share_a_volume(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let hashed = stand.create(&csi, "Größe", MIB, mount())?;
+fn two_names_never_share_a_volume(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let hashed = rig.create(&csi, "Größe", MIB, mount())?;
     // The id that was assigned to one name is used as another name.
     refused(csi.create_volume(create(&hashed, MIB, mount())), Code::AlreadyExists, &hashed)?;
     csi.delete_volume(delete(&hashed))?;
     Ok(())
 }
 
-fn missing_fields_are_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn missing_fields_are_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let without_type = VolumeCapability { access_type: None, ..mount() };
     let without_mode = VolumeCapability { access_mode: None, ..mount() };
     for (request, part) in [
@@ -219,8 +219,8 @@ fn missing_fields_are_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn unknown_parameters_and_values_are_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn unknown_parameters_and_values_are_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (pair, part) in [
         (("fsType", "xfs"), "fsType"),
         (("path", "/etc"), "path"),
@@ -241,18 +241,18 @@ fn unknown_parameters_and_values_are_refused(stand: &mut Stand) -> Result<()> {
     refused(csi.create_volume(request), Code::InvalidArgument, "dirMode")
 }
 
-fn parameters_choose_pool_mode_and_inodes(stand: &mut Stand) -> Result<()> {
+fn parameters_choose_pool_mode_and_inodes(rig: &mut Rig) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
     for name in ["default", "fast"] {
-        stand.add_pool(name)?;
+        rig.add_pool(name)?;
     }
-    stand.start()?;
-    let csi = stand.csi()?;
+    rig.start()?;
+    let csi = rig.csi()?;
     let pairs = parameters(&[("pool", "fast"), ("dirMode", "1777"), ("inodes", "2000")]);
     csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, mount()) })?;
     csi.create_volume(create("vol-b", SIZE, mount()))?;
-    ensure!(stand.pools[0].entries()? == ["vol-b"] && stand.pools[1].entries()? == ["vol-a"]);
-    let (a, b) = (stand.target("a"), stand.target("b"));
+    ensure!(rig.pools[0].entries()? == ["vol-b"] && rig.pools[1].entries()? == ["vol-a"]);
+    let (a, b) = (rig.target("a"), rig.target("b"));
     csi.node_publish_volume(publish("vol-a", &a, mount()))?;
     csi.node_publish_volume(publish("vol-b", &b, mount()))?;
     ensure!(a.metadata()?.mode() & 0o7777 == 0o1777, "{:o}", a.metadata()?.mode());
@@ -267,9 +267,9 @@ fn parameters_choose_pool_mode_and_inodes(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn access_modes_are_those_of_a_local_volume(stand: &mut Stand) -> Result<()> {
+fn access_modes_are_those_of_a_local_volume(rig: &mut Rig) -> Result<()> {
     use Mode::*;
-    let csi = stand.csi()?;
+    let csi = rig.csi()?;
     for mode in
         [SingleNodeWriter, SingleNodeReaderOnly, MultiNodeReaderOnly, SingleNodeSingleWriter, SingleNodeMultiWriter]
     {
@@ -287,13 +287,13 @@ fn access_modes_are_those_of_a_local_volume(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_volume_is_a_directory_or_a_device(stand: &mut Stand) -> Result<()> {
+fn a_volume_is_a_directory_or_a_device(rig: &mut Rig) -> Result<()> {
     let request = CreateVolumeRequest { volume_capabilities: vec![mount(), block()], ..create("vol-a", SIZE, mount()) };
-    refused(stand.csi()?.create_volume(request), Code::InvalidArgument, "either")
+    refused(rig.csi()?.create_volume(request), Code::InvalidArgument, "either")
 }
 
-fn a_place_elsewhere_is_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn a_place_elsewhere_is_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let mut place = csi.node_get_info(NodeGetInfoRequest {})?.accessible_topology.context("no topology")?;
     place.segments.values_mut().for_each(|value| *value = "elsewhere".to_owned());
     let requirement = TopologyRequirement { requisite: vec![place.clone()], preferred: vec![place] };
@@ -302,9 +302,9 @@ fn a_place_elsewhere_is_refused(stand: &mut Stand) -> Result<()> {
     refused(csi.create_volume(request), Code::ResourceExhausted, "node")
 }
 
-fn a_source_of_content_that_is_not_there_is_not_found(stand: &mut Stand) -> Result<()> {
+fn a_source_of_content_that_is_not_there_is_not_found(rig: &mut Rig) -> Result<()> {
     use volume_content_source::{SnapshotSource, Type, VolumeSource};
-    let csi = stand.csi()?;
+    let csi = rig.csi()?;
     let snapshot = Type::Snapshot(SnapshotSource { snapshot_id: "snap-1".to_owned() });
     let volume = Type::Volume(VolumeSource { volume_id: "vol-z".to_owned() });
     let (absent, incomplete) = (Code::NotFound, Code::InvalidArgument);

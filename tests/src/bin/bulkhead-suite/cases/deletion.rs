@@ -14,7 +14,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::GetCapacityRequest;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, linkat, mkdirat, mknodat, openat};
 
@@ -38,43 +38,43 @@ cases! {
 const SIZE: i64 = 64 * MIB;
 
 /// Publishes a volume, lets `fill` write to it, deletes it, and waits until the pool is empty.
-fn filled(stand: &mut Stand, fill: impl FnOnce(&Stand, &Path) -> Result<()>) -> Result<()> {
-    deleted(stand, fill)?;
-    wait_until_emptied(stand)?;
-    stand.running_helper()?.check_alive()
+fn filled(rig: &mut Rig, fill: impl FnOnce(&Rig, &Path) -> Result<()>) -> Result<()> {
+    deleted(rig, fill)?;
+    wait_until_emptied(rig)?;
+    rig.running_helper()?.check_alive()
 }
 
 /// Publishes a volume, lets `fill` write to it, and deletes it.
-fn deleted(stand: &mut Stand, fill: impl FnOnce(&Stand, &Path) -> Result<()>) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn deleted(rig: &mut Rig, fill: impl FnOnce(&Rig, &Path) -> Result<()>) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
-    fill(stand, &target)?;
+    fill(rig, &target)?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn wait_until_emptied(stand: &Stand) -> Result<()> {
-    wait_for_emptier(stand, Duration::from_secs(20))
+fn wait_until_emptied(rig: &Rig) -> Result<()> {
+    wait_for_emptier(rig, Duration::from_secs(20))
 }
 
 /// The name of a volume that is being deleted starts with a dot.
-fn wait_for_emptier(stand: &Stand, limit: Duration) -> Result<()> {
-    wait::until(stand.patience(limit), || {
-        let left = stand.pool().entries()?;
+fn wait_for_emptier(rig: &Rig, limit: Duration) -> Result<()> {
+    wait::until(rig.patience(limit), || {
+        let left = rig.pool().entries()?;
         ensure!(!left.iter().any(|name| name.starts_with('.')), "{left:?}");
         Ok(())
     })
 }
 
 /// Emptying must not need any space, neither in the volume's quota nor in the pool.
-fn a_full_pool_of_directories_goes(stand: &mut Stand) -> Result<()> {
+fn a_full_pool_of_directories_goes(rig: &mut Rig) -> Result<()> {
     let all =
-        stand.csi()?.get_capacity(GetCapacityRequest::default())?.maximum_volume_size.context("a largest volume")?;
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+        rig.csi()?.get_capacity(GetCapacityRequest::default())?.maximum_volume_size.context("a largest volume")?;
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", all, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     for outer in 0..40 {
@@ -88,7 +88,7 @@ fn a_full_pool_of_directories_goes(stand: &mut Stand) -> Result<()> {
     drop(file);
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
-    wait_until_emptied(stand)
+    wait_until_emptied(rig)
 }
 
 /// Gives a file all the space there is.
@@ -104,10 +104,10 @@ fn fill(file: &File) {
 
 /// Every directory is as full as it can be without a block of its own (XFS: 196 bytes in the inode), so that nothing
 /// can be moved up, and the tree is so deep that the emptier does not reach the bottom in one pass.
-fn a_deep_tree_in_a_full_pool_goes(stand: &mut Stand) -> Result<()> {
-    let full = stand.pool().directory.join("full");
+fn a_deep_tree_in_a_full_pool_goes(rig: &mut Rig) -> Result<()> {
+    let full = rig.pool().directory.join("full");
     let file = File::create(&full)?;
-    deleted(stand, |_, top| {
+    deleted(rig, |_, top| {
         // What is too deep is moved up. These fill the volume's own directory before it is the deep one's turn.
         let wide = top.join("w/".repeat(31));
         for number in 0..24 {
@@ -132,15 +132,15 @@ fn a_deep_tree_in_a_full_pool_goes(stand: &mut Stand) -> Result<()> {
         Ok(())
     })?;
     // Almost every rename fails, which makes this slow.
-    wait_for_emptier(stand, Duration::from_secs(180))?;
+    wait_for_emptier(rig, Duration::from_secs(180))?;
     fs::remove_file(full)?;
     Ok(())
 }
 
-fn a_mount_taken_away_by_hand_keeps_no_volume_alive(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn a_mount_taken_away_by_hand_keeps_no_volume_alive(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        let target = stand.target(id);
+        let target = rig.target(id);
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &target, capability))?;
         run(Command::new("umount").arg(&target))?;
@@ -154,8 +154,8 @@ fn a_mount_taken_away_by_hand_keeps_no_volume_alive(stand: &mut Stand) -> Result
     Ok(())
 }
 
-fn immutable_and_append_only_files_go(stand: &mut Stand) -> Result<()> {
-    filled(stand, |_, top| {
+fn immutable_and_append_only_files_go(rig: &mut Rig) -> Result<()> {
+    filled(rig, |_, top| {
         fs::create_dir_all(top.join("directory/inner"))?;
         fs::write(top.join("directory/file"), "content")?;
         fs::write(top.join("log"), "content")?;
@@ -170,9 +170,9 @@ fn immutable_and_append_only_files_go(stand: &mut Stand) -> Result<()> {
 }
 
 /// Far deeper than a path can be long, and deeper than there are descriptors.
-fn deep_trees_go(stand: &mut Stand) -> Result<()> {
+fn deep_trees_go(rig: &mut Rig) -> Result<()> {
     let levels = 3000;
-    filled(stand, |_, top| {
+    filled(rig, |_, top| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut directory = openat(CWD, top, flags, Mode::empty())?;
         for _ in 0..levels {
@@ -184,8 +184,8 @@ fn deep_trees_go(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn wide_trees_go(stand: &mut Stand) -> Result<()> {
-    filled(stand, |_, top| {
+fn wide_trees_go(rig: &mut Rig) -> Result<()> {
+    filled(rig, |_, top| {
         for directory in 0..20 {
             let directory = top.join(directory.to_string());
             fs::create_dir(&directory)?;
@@ -201,8 +201,8 @@ fn wide_trees_go(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn odd_names_go(stand: &mut Stand) -> Result<()> {
-    filled(stand, |_, top| {
+fn odd_names_go(rig: &mut Rig) -> Result<()> {
+    filled(rig, |_, top| {
         let longest = "n".repeat(255);
         let odd: [&[u8]; 12] = [
             b"...",
@@ -229,8 +229,8 @@ fn odd_names_go(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn special_files_go_and_open_nothing(stand: &mut Stand) -> Result<()> {
-    filled(stand, |_, top| {
+fn special_files_go_and_open_nothing(rig: &mut Rig) -> Result<()> {
+    filled(rig, |_, top| {
         let mode = Mode::RUSR | Mode::WUSR;
         mknodat(CWD, top.join("fifo"), FileType::Fifo, mode, 0)?;
         mknodat(CWD, top.join("null"), FileType::CharacterDevice, mode, rustix::fs::makedev(1, 3))?;
@@ -245,15 +245,15 @@ fn special_files_go_and_open_nothing(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn links_out_of_the_volume_harm_nothing(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn links_out_of_the_volume_harm_nothing(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-b", MIB, mount()))?;
-    let neighbour = stand.pool().volume("vol-b").join("data/precious");
+    let neighbour = rig.pool().volume("vol-b").join("data/precious");
     fs::write(&neighbour, "content")?;
-    let outside = stand.work().join("outside");
+    let outside = rig.work().join("outside");
     fs::create_dir(&outside)?;
     fs::write(outside.join("precious"), "content")?;
-    filled(stand, |_, top| {
+    filled(rig, |_, top| {
         fs::create_dir_all(top.join("d/e"))?;
         for (number, link) in
             ["/", "..", "../..", "../../vol-b/data", "/proc/self/root", "self", "."].iter().enumerate()
@@ -267,14 +267,14 @@ fn links_out_of_the_volume_harm_nothing(stand: &mut Stand) -> Result<()> {
         fs::hard_link(top.join("one"), top.join("d/two"))?;
         Ok(())
     })?;
-    ensure!(stand.pool().entries()? == ["vol-b"], "{:?}", stand.pool().entries()?);
+    ensure!(rig.pool().entries()? == ["vol-b"], "{:?}", rig.pool().entries()?);
     ensure!(fs::read(&neighbour)? == b"content" && fs::read(outside.join("precious"))? == b"content");
     csi.delete_volume(delete("vol-b"))?;
     Ok(())
 }
 
-fn trees_of_other_owners_go(stand: &mut Stand) -> Result<()> {
-    filled(stand, |_, top| {
+fn trees_of_other_owners_go(rig: &mut Rig) -> Result<()> {
+    filled(rig, |_, top| {
         fs::create_dir_all(top.join("a/b/c"))?;
         fs::write(top.join("a/b/c/file"), "content")?;
         for path in ["a/b/c/file", "a/b/c", "a/b", "a", "."] {
@@ -290,15 +290,15 @@ fn trees_of_other_owners_go(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn a_writer_does_not_keep_a_volume_alive(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_writer_does_not_keep_a_volume_alive(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     fs::create_dir(target.join("busy"))?;
     // A process that reached the directory before it was unpublished keeps writing through its descriptor.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let pool = stand.pool().volume("vol-a").join("data/busy");
+    let pool = rig.pool().volume("vol-a").join("data/busy");
     let inside = openat(CWD, &pool, flags, Mode::empty())?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
@@ -310,32 +310,32 @@ fn a_writer_does_not_keep_a_volume_alive(stand: &mut Stand) -> Result<()> {
         }
     }
     drop(inside);
-    wait_until_emptied(stand)
+    wait_until_emptied(rig)
 }
 
-fn a_name_is_free_as_soon_as_delete_is_answered(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn a_name_is_free_as_soon_as_delete_is_answered(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for round in 0..10 {
         csi.create_volume(create("vol-a", MIB, mount()))?;
-        let data = stand.pool().volume("vol-a").join("data");
+        let data = rig.pool().volume("vol-a").join("data");
         ensure!(fs::read_dir(&data)?.count() == 0, "round {round} finds something");
         for number in 0..50 {
             File::create(data.join(number.to_string()))?;
         }
         csi.delete_volume(delete("vol-a"))?;
-        ensure!(!stand.pool().volume("vol-a").exists());
+        ensure!(!rig.pool().volume("vol-a").exists());
     }
     Ok(())
 }
 
-fn room_comes_back(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn room_comes_back(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     // In total four times the size of the pool.
     for round in 0..8 {
         for capability in [mount(), block()] {
             // The filesystem itself frees blocks a moment after the last name is gone.
-            wait::until(stand.patience(Duration::from_secs(10)), || {
+            wait::until(rig.patience(Duration::from_secs(10)), || {
                 csi.create_volume(create("vol-a", 200 * MIB, capability.clone()))
                     .map(drop)
                     .with_context(|| format!("round {round}"))
@@ -346,29 +346,29 @@ fn room_comes_back(stand: &mut Stand) -> Result<()> {
             }
             csi.node_unpublish_volume(unpublish("vol-a", &target))?;
             csi.delete_volume(delete("vol-a"))?;
-            wait_until_emptied(stand)?;
+            wait_until_emptied(rig)?;
         }
     }
     Ok(())
 }
 
-fn an_open_file_keeps_its_project_until_it_is_closed(stand: &mut Stand) -> Result<()> {
+fn an_open_file_keeps_its_project_until_it_is_closed(rig: &mut Rig) -> Result<()> {
     use bulkhead_tests::observe::quotas;
-    let csi = stand.csi()?;
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
-    let path = stand.pool().volume("vol-a").join("data/file");
+    let path = rig.pool().volume("vol-a").join("data/file");
     fs::write(&path, vec![1; 8 << 20])?;
     let open = File::open(&path)?;
     open.sync_all()?;
-    let project = quotas::blocks(&stand.pool().directory)?.first().context("no project")?.project;
+    let project = quotas::blocks(&rig.pool().directory)?.first().context("no project")?.project;
     csi.delete_volume(delete("vol-a"))?;
-    std::thread::sleep(stand.patience(Duration::from_millis(300)));
-    ensure!(quotas::blocks(&stand.pool().directory)?.iter().any(|quota| quota.project == project));
+    std::thread::sleep(rig.patience(Duration::from_millis(300)));
+    ensure!(quotas::blocks(&rig.pool().directory)?.iter().any(|quota| quota.project == project));
     // The next volume gets a different project.
     csi.create_volume(create("vol-b", SIZE, mount()))?;
-    fs::write(stand.pool().volume("vol-b").join("data/file"), vec![1; 1 << 20])?;
-    File::open(stand.pool().volume("vol-b").join("data/file"))?.sync_all()?;
-    let projects = quotas::blocks(&stand.pool().directory)?;
+    fs::write(rig.pool().volume("vol-b").join("data/file"), vec![1; 1 << 20])?;
+    File::open(rig.pool().volume("vol-b").join("data/file"))?.sync_all()?;
+    let projects = quotas::blocks(&rig.pool().directory)?;
     ensure!(projects.len() == 2 && projects.iter().all(|quota| quota.used < 9000), "{projects:?}");
     drop(open);
     csi.delete_volume(delete("vol-b"))?;

@@ -5,8 +5,8 @@ use bulkhead_protocol::{MountFlags, PoolName, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::{PoolFilesystem, Setting};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use bulkhead_tests::strace::Tracer;
 
 cases! {
@@ -15,31 +15,31 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-fn make_pools(stand: &mut Stand) -> Result<Vec<PoolName>> {
-    let of = |pool_fs| Setting { pool_fs, ..stand.setting.clone() };
+fn make_pools(rig: &mut Rig) -> Result<Vec<PoolName>> {
+    let of = |pool_fs| RunOptions { pool_fs, ..rig.run_options.clone() };
     let (xfs, ext4) = (of(PoolFilesystem::Xfs), of(PoolFilesystem::Ext4));
     let mut pools = Vec::new();
-    for (setting, name) in [(&xfs, "xfs"), (&ext4, "ext4")] {
-        let directory = stand.work().join("pools").join(name);
-        stand.pools.push(Pool::make(setting, stand.templates(), &directory, name)?);
+    for (run_options, name) in [(&xfs, "xfs"), (&ext4, "ext4")] {
+        let directory = rig.work().join("pools").join(name);
+        rig.pools.push(Pool::make(run_options, rig.templates(), &directory, name)?);
         pools.push(name.parse()?);
     }
     Ok(pools)
 }
 
 /// How often the helper calls fsync(2) during the operation.
-fn syncs(stand: &mut Stand, operation: impl FnOnce() -> Result<()>) -> Result<usize> {
-    let log = stand.work().join("syncs");
-    let helper = i32::try_from(stand.running_helper()?.pid())?;
+fn syncs(rig: &mut Rig, operation: impl FnOnce() -> Result<()>) -> Result<usize> {
+    let log = rig.work().join("syncs");
+    let helper = i32::try_from(rig.running_helper()?.pid())?;
     let tracer = Tracer::follow_processes(&[helper], &log, &["-e", "trace=fsync,fdatasync,syncfs"])?;
     operation()?;
     Ok(tracer.end()?.lines().filter(|line| line.contains("sync")).count())
 }
 
-fn a_journal_takes_one_sync_for_a_creation_and_none_for_a_publish(stand: &mut Stand) -> Result<()> {
-    let pools = make_pools(stand)?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn a_journal_takes_one_sync_for_a_creation_and_none_for_a_publish(rig: &mut Rig) -> Result<()> {
+    let pools = make_pools(rig)?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for pool in &pools {
         let (files, disk) = (volume(&format!("files-{pool}")), volume(&format!("disk-{pool}")));
         let at = target("work", &format!("files-{pool}"));
@@ -61,7 +61,7 @@ fn a_journal_takes_one_sync_for_a_creation_and_none_for_a_publish(stand: &mut St
             (Request::Delete { volume: files.clone() }, 1),
             (Request::Delete { volume: disk.clone() }, 1),
         ] {
-            let made = syncs(stand, || helper.ask(&request).map(drop))?;
+            let made = syncs(rig, || helper.ask(&request).map(drop))?;
             ensure!(made == wanted, "{} in pool {pool} is synced {made} times, not {wanted}", request.name());
         }
     }

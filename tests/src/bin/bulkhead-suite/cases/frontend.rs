@@ -12,8 +12,8 @@ use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::daemon::{Daemon, FRONTEND_UID};
-use bulkhead_tests::setting::program;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::program;
 use bulkhead_tests::wait;
 
 cases! {
@@ -34,38 +34,38 @@ fn frontend() -> Result<Command> {
 }
 
 /// Root gets through to the helper, which hangs up; anybody else does not even get there.
-fn one_of_another_user_is_told_which_it_must_be(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
+fn one_of_another_user_is_told_which_it_must_be(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
     for uid in [0, FRONTEND_UID + 1] {
         let mut command = Command::new(program("bulkhead-frontend")?);
         command.uid(uid).gid(uid).current_dir("/").args(["--node-id", "node", "--probe", "--helper-socket"]);
-        let output = command.arg(stand.helper_socket()).output()?;
+        let output = command.arg(rig.helper_socket()).output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let expected =
             format!("serves user {FRONTEND_UID}, and this process is user {uid}: run it as user {FRONTEND_UID}");
         ensure!(!output.status.success() && said.contains(&expected), "{said}");
         ensure!(said.contains(&format!("--allow-uid {uid}")), "{said}");
     }
-    stand.running_helper()?.check_log(|log| {
+    rig.running_helper()?.check_log(|log| {
         ensure!(log.contains(&format!("this one not of --allow-uid {FRONTEND_UID} uid=0 pid=")), "{log}");
         Ok(())
     })
 }
 
-fn a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone(stand: &mut Stand) -> Result<()> {
-    stand.helper_flags = vec!["--max-volumes".to_owned(), "1".to_owned()];
-    stand.start()?;
-    let csi = stand.csi()?;
+fn a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags = vec!["--max-volumes".to_owned(), "1".to_owned()];
+    rig.start()?;
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", MIB, mount()))?;
     for _ in 0..3 {
         ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity == 0);
     }
     // The frontend does not wait for its log to be written.
-    let patience = stand.patience(Duration::from_secs(10));
-    let log = |stand: &mut Stand| stand.running_frontend()?.log();
+    let patience = rig.patience(Duration::from_secs(10));
+    let log = |rig: &mut Rig| rig.running_frontend()?.log();
     wait::until(patience, || {
-        let log = log(stand)?;
+        let log = log(rig)?;
         let lines = log.matches("the pool reports: there are 1 volumes").count();
         ensure!(lines == 1, "{lines} lines: {log}");
         Ok(())
@@ -73,14 +73,14 @@ fn a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone(stand: &m
     csi.delete_volume(delete("vol-a"))?;
     wait::until(patience, || {
         ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity > 0);
-        let log = log(stand)?;
+        let log = log(rig)?;
         ensure!(log.contains("the pool no longer reports: there are"), "{log}");
         Ok(())
     })
 }
 
-fn doubtful_command_lines_are_refused(stand: &mut Stand) -> Result<()> {
-    let socket = stand.helper_socket().display().to_string();
+fn doubtful_command_lines_are_refused(rig: &mut Rig) -> Result<()> {
+    let socket = rig.helper_socket().display().to_string();
     let long = "n".repeat(257);
     for flags in [
         vec!["--node-id", "node"],
@@ -99,19 +99,19 @@ fn doubtful_command_lines_are_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn an_endpoint_of_its_own_replaces_a_stale_socket(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let directory = stand.work().join("run/own");
+fn an_endpoint_of_its_own_replaces_a_stale_socket(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let directory = rig.work().join("run/own");
     fs::create_dir(&directory)?;
     std::os::unix::fs::chown(&directory, Some(FRONTEND_UID), Some(FRONTEND_UID))?;
     let endpoint = directory.join("csi.sock");
     drop(UnixListener::bind(&endpoint)?);
     let mut command = frontend()?;
-    command.arg("--helper-socket").arg(stand.helper_socket()).args(["--node-id", "node", "--csi-endpoint"]);
+    command.arg("--helper-socket").arg(rig.helper_socket()).args(["--node-id", "node", "--csi-endpoint"]);
     command.arg(format!("unix://{}", endpoint.display()));
-    let mut own = Daemon::start("frontend", &mut command, &stand.logs())?;
-    own.wait_until(stand.patience(Duration::from_secs(20)), || {
+    let mut own = Daemon::start("frontend", &mut command, &rig.logs())?;
+    own.wait_until(rig.patience(Duration::from_secs(20)), || {
         let csi = CsiClient::connect(&endpoint)?;
         ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "not ready");
         Ok(())
@@ -119,55 +119,55 @@ fn an_endpoint_of_its_own_replaces_a_stale_socket(stand: &mut Stand) -> Result<(
     let csi = CsiClient::connect(&endpoint)?;
     csi.create_volume(create("vol-a", MIB, mount()))?;
     csi.delete_volume(delete("vol-a"))?;
-    own.stop(stand.patience(Duration::from_secs(10)))?;
+    own.stop(rig.patience(Duration::from_secs(10)))?;
     if endpoint.exists() {
         fs::remove_file(&endpoint)?;
     }
     Ok(())
 }
 
-fn it_waits_for_a_helper_that_starts_later(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.launch_frontend()?;
-    std::thread::sleep(stand.patience(Duration::from_millis(500)));
-    stand.running_frontend()?.check_alive()?;
-    stand.start_helper()?;
-    wait::until(stand.patience(Duration::from_secs(20)), || {
-        ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "not ready");
+fn it_waits_for_a_helper_that_starts_later(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.launch_frontend()?;
+    std::thread::sleep(rig.patience(Duration::from_millis(500)));
+    rig.running_frontend()?.check_alive()?;
+    rig.start_helper()?;
+    wait::until(rig.patience(Duration::from_secs(20)), || {
+        ensure!(rig.csi()?.probe(ProbeRequest {})?.ready == Some(true), "not ready");
         Ok(())
     })
 }
 
-fn it_serves_what_it_can_while_the_helper_is_away(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    stand.kill_helper()?;
+fn it_serves_what_it_can_while_the_helper_is_away(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    rig.kill_helper()?;
     csi.get_plugin_info(GetPluginInfoRequest {})?;
     csi.get_plugin_capabilities(GetPluginCapabilitiesRequest {})?;
     csi.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
     csi.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
     csi.node_get_info(NodeGetInfoRequest {})?;
-    stand.start_helper()
+    rig.start_helper()
 }
 
-fn it_ends_when_it_is_asked_to(stand: &mut Stand) -> Result<()> {
-    let before = stand.running_frontend()?.pid();
-    stand.stop()?;
-    stand.start_helper()?;
-    stand.start_frontend()?;
-    ensure!(stand.running_frontend()?.pid() != before);
+fn it_ends_when_it_is_asked_to(rig: &mut Rig) -> Result<()> {
+    let before = rig.running_frontend()?.pid();
+    rig.stop()?;
+    rig.start_helper()?;
+    rig.start_frontend()?;
+    ensure!(rig.running_frontend()?.pid() != before);
     Ok(())
 }
 
 /// The kubelet opens a connection for each call.
-fn each_call_may_come_on_a_connection_of_its_own(stand: &mut Stand) -> Result<()> {
-    let target = stand.target("a");
-    stand.csi()?.create_volume(create("vol-a", MIB, mount()))?;
+fn each_call_may_come_on_a_connection_of_its_own(rig: &mut Rig) -> Result<()> {
+    let target = rig.target("a");
+    rig.csi()?.create_volume(create("vol-a", MIB, mount()))?;
     for _ in 0..50 {
-        stand.csi()?.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
-        stand.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
-        stand.csi()?.node_get_volume_stats(stats("vol-a", &target))?;
-        stand.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
+        rig.csi()?.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
+        rig.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+        rig.csi()?.node_get_volume_stats(stats("vol-a", &target))?;
+        rig.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
     }
-    stand.csi()?.delete_volume(delete("vol-a"))?;
+    rig.csi()?.delete_volume(delete("vol-a"))?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::csi::v1::plugin_capability::{Type, service, volume_expansion};
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::observe::processes;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -25,24 +25,24 @@ cases! {
     the_kubelets_keys_are_out_of_the_helpers_sight: Kernel,
 }
 
-fn plugin_info_names_the_driver_and_its_release(stand: &mut Stand) -> Result<()> {
-    let info = stand.csi()?.get_plugin_info(GetPluginInfoRequest {})?;
+fn plugin_info_names_the_driver_and_its_release(rig: &mut Rig) -> Result<()> {
+    let info = rig.csi()?.get_plugin_info(GetPluginInfoRequest {})?;
     ensure!(info.name == "bulkhead.csi.local", "name {:?}", info.name);
     ensure!(!info.vendor_version.is_empty() && info.vendor_version.len() <= 128, "{:?}", info.vendor_version);
     Ok(())
 }
 
-fn the_driver_is_called_as_the_helper_is_configured(stand: &mut Stand) -> Result<()> {
-    let socket = stand.kubelet.csi_socket().display().to_string();
-    stand.helper_flags = ["--driver-name", "other.example", "--csi-socket", &socket].map(str::to_owned).to_vec();
+fn the_driver_is_called_as_the_helper_is_configured(rig: &mut Rig) -> Result<()> {
+    let socket = rig.kubelet.csi_socket().display().to_string();
+    rig.helper_flags = ["--driver-name", "other.example", "--csi-socket", &socket].map(str::to_owned).to_vec();
     // The socket's directory is named after the driver, so the helper does not create the one for this test.
-    fs::create_dir_all(stand.kubelet.root().join("plugins/other.example"))?;
-    let own = stand.kubelet.root().join("plugins/other.example/csi.sock");
-    stand.helper_flags[3] = own.display().to_string();
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    stand.launch_frontend()?;
-    wait::until(stand.patience(Duration::from_secs(20)), || {
+    fs::create_dir_all(rig.kubelet.root().join("plugins/other.example"))?;
+    let own = rig.kubelet.root().join("plugins/other.example/csi.sock");
+    rig.helper_flags[3] = own.display().to_string();
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    rig.launch_frontend()?;
+    wait::until(rig.patience(Duration::from_secs(20)), || {
         let csi = bulkhead_tests::csi::CsiClient::connect(&own)?;
         let name = csi.get_plugin_info(GetPluginInfoRequest {})?.name;
         ensure!(name == "other.example", "name {name:?}");
@@ -50,9 +50,9 @@ fn the_driver_is_called_as_the_helper_is_configured(stand: &mut Stand) -> Result
         ensure!(segments.keys().all(|key| key.starts_with("other.example/")), "{segments:?}");
         Ok(())
     })?;
-    stand.stop()?;
+    rig.stop()?;
     // Its sockets have different names, so a helper with another name removes them.
-    for path in [own, stand.kubelet.root().join("plugins_registry/other.example@reg.sock")] {
+    for path in [own, rig.kubelet.root().join("plugins_registry/other.example@reg.sock")] {
         if path.exists() {
             fs::remove_file(path)?;
         }
@@ -60,8 +60,8 @@ fn the_driver_is_called_as_the_helper_is_configured(stand: &mut Stand) -> Result
     Ok(())
 }
 
-fn plugin_has_a_controller_places_and_online_expansion(stand: &mut Stand) -> Result<()> {
-    let answer = stand.csi()?.get_plugin_capabilities(GetPluginCapabilitiesRequest {})?;
+fn plugin_has_a_controller_places_and_online_expansion(rig: &mut Rig) -> Result<()> {
+    let answer = rig.csi()?.get_plugin_capabilities(GetPluginCapabilitiesRequest {})?;
     let kinds: Vec<Type> = answer.capabilities.into_iter().filter_map(|capability| capability.r#type).collect();
     for wanted in [
         service::Type::ControllerService,
@@ -77,9 +77,9 @@ fn plugin_has_a_controller_places_and_online_expansion(stand: &mut Stand) -> Res
     Ok(())
 }
 
-fn node_service_tells_what_it_can_do(stand: &mut Stand) -> Result<()> {
+fn node_service_tells_what_it_can_do(rig: &mut Rig) -> Result<()> {
     use node_service_capability::rpc::Type::*;
-    let answer = stand.csi()?.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
+    let answer = rig.csi()?.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
     let calls: Vec<_> = answer.capabilities.iter().filter_map(|own| own.r#type.as_ref()).collect();
     let has = |wanted| calls.iter().any(|node_service_capability::Type::Rpc(own)| own.r#type() == wanted);
     for wanted in [GetVolumeStats, ExpandVolume, VolumeCondition, SingleNodeMultiWriter] {
@@ -90,9 +90,9 @@ fn node_service_tells_what_it_can_do(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn controller_service_tells_what_it_can_do(stand: &mut Stand) -> Result<()> {
+fn controller_service_tells_what_it_can_do(rig: &mut Rig) -> Result<()> {
     use controller_service_capability::rpc::Type::*;
-    let answer = stand.csi()?.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
+    let answer = rig.csi()?.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
     let calls: Vec<_> = answer.capabilities.iter().filter_map(|own| own.r#type.as_ref()).collect();
     let has = |wanted| calls.iter().any(|controller_service_capability::Type::Rpc(own)| own.r#type() == wanted);
     for wanted in [CreateDeleteVolume, ListVolumes, GetCapacity, ExpandVolume, SingleNodeMultiWriter] {
@@ -102,41 +102,41 @@ fn controller_service_tells_what_it_can_do(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn node_info_is_the_same_after_restarts(stand: &mut Stand) -> Result<()> {
-    let before = stand.csi()?.node_get_info(NodeGetInfoRequest {})?;
+fn node_info_is_the_same_after_restarts(rig: &mut Rig) -> Result<()> {
+    let before = rig.csi()?.node_get_info(NodeGetInfoRequest {})?;
     ensure!(before.node_id == "node" && before.max_volumes_per_node >= 0, "{before:?}");
     let place = before.accessible_topology.as_ref().context("no topology")?;
     ensure!(place.segments.len() == 1 && place.segments.values().all(|value| value.len() <= 63), "{place:?}");
-    stand.restart_helper()?;
-    stand.restart_frontend()?;
-    let after = stand.csi()?.node_get_info(NodeGetInfoRequest {})?;
+    rig.restart_helper()?;
+    rig.restart_frontend()?;
+    let after = rig.csi()?.node_get_info(NodeGetInfoRequest {})?;
     ensure!(before == after, "{before:?} became {after:?}");
     Ok(())
 }
 
-fn probe_says_not_ready_without_the_helper_and_does_not_block(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn probe_says_not_ready_without_the_helper_and_does_not_block(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     ensure!(csi.probe(ProbeRequest {})?.ready == Some(true));
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     for _ in 0..3 {
         let start = Instant::now();
         let ready = csi.probe(ProbeRequest {})?.ready;
         ensure!(ready == Some(false), "ready: {ready:?}");
-        ensure!(start.elapsed() < stand.patience(Duration::from_secs(3)), "took {:?}", start.elapsed());
+        ensure!(start.elapsed() < rig.patience(Duration::from_secs(3)), "took {:?}", start.elapsed());
     }
-    stand.start_helper()?;
-    wait::until(stand.patience(Duration::from_secs(10)), || {
+    rig.start_helper()?;
+    wait::until(rig.patience(Duration::from_secs(10)), || {
         ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "not ready again");
         Ok(())
     })
 }
 
-fn all_services_are_on_one_socket_with_nothing_beside_it(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn all_services_are_on_one_socket_with_nothing_beside_it(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.get_plugin_info(GetPluginInfoRequest {})?;
     csi.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
     csi.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
-    let socket = stand.kubelet.csi_socket();
+    let socket = rig.kubelet.csi_socket();
     let directory = socket.parent().context("socket without a directory")?;
     let names: Vec<_> =
         fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
@@ -152,8 +152,8 @@ fn status(pid: u32, key: &str) -> Result<u64> {
     Ok(u64::from_str_radix(value, if key.starts_with("Cap") { 16 } else { 10 })?)
 }
 
-fn the_frontend_has_no_privilege(stand: &mut Stand) -> Result<()> {
-    let pid = stand.running_frontend()?.pid();
+fn the_frontend_has_no_privilege(rig: &mut Rig) -> Result<()> {
+    let pid = rig.running_frontend()?.pid();
     ensure!(status(pid, "Uid")? == 901);
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
         ensure!(status(pid, set)? == 0, "{set} {:x}", status(pid, set)?);
@@ -161,19 +161,19 @@ fn the_frontend_has_no_privilege(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn the_helper_has_two_capabilities_and_the_emptier_three(stand: &mut Stand) -> Result<()> {
+fn the_helper_has_two_capabilities_and_the_emptier_three(rig: &mut Rig) -> Result<()> {
     // linux/capability.h
     const DAC_OVERRIDE: u64 = 1 << 1;
     const FOWNER: u64 = 1 << 3;
     const LINUX_IMMUTABLE: u64 = 1 << 9;
     const SYS_ADMIN: u64 = 1 << 21;
     const MKNOD: u64 = 1 << 27;
-    let server = stand.running_helper()?.pid();
+    let server = rig.running_helper()?.pid();
     let children = processes::descendants(i32::try_from(server)?)?;
     ensure!(children.len() == 1, "{children:?}");
     let emptier = u32::try_from(children[0].pid)?;
     // It is still dropping its privileges when the helper may already be serving.
-    wait::until(stand.patience(Duration::from_secs(5)), || {
+    wait::until(rig.patience(Duration::from_secs(5)), || {
         ensure!(status(emptier, "Seccomp")? == 2, "the emptier has no filter yet");
         Ok(())
     })?;
@@ -187,8 +187,8 @@ fn the_helper_has_two_capabilities_and_the_emptier_three(stand: &mut Stand) -> R
     Ok(())
 }
 
-fn the_kubelets_keys_are_out_of_the_helpers_sight(stand: &mut Stand) -> Result<()> {
-    let pid = stand.running_helper()?.pid();
+fn the_kubelets_keys_are_out_of_the_helpers_sight(rig: &mut Rig) -> Result<()> {
+    let pid = rig.running_helper()?.pid();
     let emptier = processes::descendants(i32::try_from(pid)?)?[0].pid;
     // The helper's own root, as seen through its entry in /proc.
     for (directory, wanted) in [

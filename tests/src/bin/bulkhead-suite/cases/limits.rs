@@ -16,7 +16,7 @@ use bulkhead_tests::expect::{denied, no_room, refused};
 use bulkhead_tests::helper::{self, directory_spec, image_spec};
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use tonic::Code;
 
@@ -45,22 +45,22 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result<()>) -> Result<()> {
-    with_volume_of(stand, create("vol-a", SIZE, mount()), test)
+fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &Path) -> Result<()>) -> Result<()> {
+    with_volume_of(rig, create("vol-a", SIZE, mount()), test)
 }
 
 /// Runs `test` on the volume of this request, `vol-a`, while it is mounted.
 pub fn with_volume_of(
-    stand: &mut Stand,
+    rig: &mut Rig,
     request: CreateVolumeRequest,
-    test: impl FnOnce(&mut Stand, &Path) -> Result<()>,
+    test: impl FnOnce(&mut Rig, &Path) -> Result<()>,
 ) -> Result<()> {
-    let csi = stand.csi()?;
+    let csi = rig.csi()?;
     csi.create_volume(request)?;
-    let target = stand.target("a");
+    let target = rig.target("a");
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
-    test(stand, &target)?;
-    let csi = stand.csi()?;
+    test(rig, &target)?;
+    let csi = rig.csi()?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
@@ -96,22 +96,22 @@ fn check_felt(kind: ErrorKind) -> Result<()> {
     Ok(())
 }
 
-fn a_write_beyond_the_quota_fails(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
+fn a_write_beyond_the_quota_fails(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
         let (written, kind) = fill(&target.join("file"), 64)?;
         check_felt(kind)?;
         ensure!((14..=16).contains(&written), "{written} MiB were written");
         // Space freed by removing files can be used again.
         fs::remove_file(target.join("file"))?;
-        wait::until(stand.patience(Duration::from_secs(20)), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
+        wait::until(rig.patience(Duration::from_secs(20)), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
     })
 }
 
-fn files_beyond_the_limit_on_inodes_fail(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn files_beyond_the_limit_on_inodes_fail(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let pairs = parameters(&[("inodes", "100")]);
     csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, mount()) })?;
-    let target = stand.target("a");
+    let target = rig.target("a");
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     let mut made = 0;
     let kind = loop {
@@ -132,11 +132,11 @@ fn files_beyond_the_limit_on_inodes_fail(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn the_quota_grows_while_it_is_felt(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
+fn the_quota_grows_while_it_is_felt(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
         let (before, kind) = fill(&target.join("file"), 64)?;
         check_felt(kind)?;
-        stand.csi()?.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
+        rig.csi()?.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
         let (more, kind) = fill(&target.join("more"), 64)?;
         check_felt(kind)?;
         ensure!((29..=32).contains(&(before + more)), "{before} and {more} MiB were written");
@@ -144,11 +144,11 @@ fn the_quota_grows_while_it_is_felt(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn the_quota_holds_after_restarts(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
+fn the_quota_holds_after_restarts(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
         fs::write(target.join("first"), vec![1; 8 << 20])?;
-        stand.restart_helper()?;
-        stand.restart_frontend()?;
+        rig.restart_helper()?;
+        rig.restart_frontend()?;
         let (written, kind) = fill(&target.join("file"), 64)?;
         check_felt(kind)?;
         ensure!((6..=8).contains(&written), "{written} MiB were written");
@@ -156,8 +156,8 @@ fn the_quota_holds_after_restarts(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn statfs_in_the_volume_shows_its_own_size(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |_, target| {
+fn statfs_in_the_volume_shows_its_own_size(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |_, target| {
         let found = rustix::fs::statvfs(target)?;
         let size = found.f_blocks * found.f_frsize;
         ensure!(size == u64::try_from(SIZE)?, "{size} bytes");
@@ -165,11 +165,11 @@ fn statfs_in_the_volume_shows_its_own_size(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn neighbours_do_not_feel_each_other(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn neighbours_do_not_feel_each_other(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         csi.create_volume(create("vol-b", SIZE, mount()))?;
-        let other = stand.target("b");
+        let other = rig.target("b");
         csi.node_publish_volume(publish("vol-b", &other, mount()))?;
         fill(&target.join("file"), 64)?;
         fs::write(other.join("file"), vec![1; 12 << 20])?;
@@ -180,17 +180,17 @@ fn neighbours_do_not_feel_each_other(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn more_than_the_pool_holds_is_exhausted(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn more_than_the_pool_holds_is_exhausted(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for capability in [mount(), block()] {
         refused(csi.create_volume(create("vol-a", 1 << 40, capability)), Code::ResourceExhausted, "default")?;
-        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
     }
     Ok(())
 }
 
-fn the_sum_of_promises_is_limited(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn the_sum_of_promises_is_limited(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let room = csi.get_capacity(GetCapacityRequest::default())?.available_capacity;
     let half = room / 2 / 4096 * 4096;
     csi.create_volume(create("vol-a", half, mount()))?;
@@ -206,47 +206,47 @@ fn the_sum_of_promises_is_limited(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn overcommit_and_reserve_change_the_promise(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let available = |stand: &mut Stand, options: &str| -> Result<u64> {
-        stand.pools[0].options = options.to_owned();
-        stand.start_helper()?;
-        let status = stand.helper()?.pool_status("default")?;
-        stand.kill_helper()?;
+fn overcommit_and_reserve_change_the_promise(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let available = |rig: &mut Rig, options: &str| -> Result<u64> {
+        rig.pools[0].options = options.to_owned();
+        rig.start_helper()?;
+        let status = rig.helper()?.pool_status("default")?;
+        rig.kill_helper()?;
         Ok(status.available)
     };
-    let plain = available(stand, "")?;
+    let plain = available(rig, "")?;
     let close = |one: u64, other: u64| one.abs_diff(other) < 4 << 20;
-    let double = available(stand, ",overcommit=2")?;
+    let double = available(rig, ",overcommit=2")?;
     ensure!(close(double, 2 * plain), "{plain} and {double}");
-    let less = available(stand, ",reserve=104857600")?;
+    let less = available(rig, ",reserve=104857600")?;
     ensure!(close(less, plain - (100 << 20)), "{plain} and {less}");
-    stand.start_helper()
+    rig.start_helper()
 }
 
-fn an_image_that_does_not_fit_leaves_nothing(stand: &mut Stand) -> Result<()> {
+fn an_image_that_does_not_fit_leaves_nothing(rig: &mut Rig) -> Result<()> {
     // Something else fills the filesystem: the promise would still hold, but the blocks are missing.
-    let csi = stand.csi()?;
+    let csi = rig.csi()?;
     let room = csi.get_capacity(GetCapacityRequest::default())?.available_capacity;
     csi.create_volume(create("vol-a", room / 2, mount()))?;
-    let file = stand.pool().directory.join("filler");
+    let file = rig.pool().directory.join("filler");
     let filler = File::create(&file)?;
     let most = u64::try_from(room)? * 3 / 4;
     rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, most)?;
     refused(csi.create_volume(create("vol-b", room / 2 - 8 * MIB, block())), Code::ResourceExhausted, "room")?;
-    ensure!(stand.pool().entries()? == ["filler", "vol-a"], "{:?}", stand.pool().entries()?);
+    ensure!(rig.pool().entries()? == ["filler", "vol-a"], "{:?}", rig.pool().entries()?);
     fs::remove_file(&file)?;
     drop(filler);
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn an_image_that_cannot_grow_keeps_its_size(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn an_image_that_cannot_grow_keeps_its_size(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, block()))?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
-    let image = stand.pool().volume("vol-a").join("image");
+    let image = rig.pool().volume("vol-a").join("image");
     let before = fs::metadata(&image)?;
     for size in [1 << 34, 1 << 40] {
         refused(csi.node_expand_volume(node_expand("vol-a", &target, size)), Code::OutOfRange, "room")?;
@@ -258,31 +258,31 @@ fn an_image_that_cannot_grow_keeps_its_size(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_full_pool_still_serves_and_deletes(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn a_full_pool_still_serves_and_deletes(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         csi.create_volume(create("vol-b", SIZE, mount()))?;
-        let file = stand.pool().directory.join("filler");
+        let file = rig.pool().directory.join("filler");
         // Until nothing at all is left, even for root.
         fill_pool(&file)?;
         refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "")?;
         refused(csi.create_volume(create("vol-d", SIZE, block())), Code::ResourceExhausted, "")?;
-        csi.node_publish_volume(publish("vol-b", &stand.target("b"), mount()))?;
+        csi.node_publish_volume(publish("vol-b", &rig.target("b"), mount()))?;
         csi.node_get_volume_stats(stats("vol-a", target))?;
-        csi.node_unpublish_volume(unpublish("vol-b", &stand.target("b")))?;
+        csi.node_unpublish_volume(unpublish("vol-b", &rig.target("b")))?;
         csi.delete_volume(delete("vol-b"))?;
-        stand.restart_helper()?;
+        rig.restart_helper()?;
         fs::remove_file(&file)?;
         Ok(())
     })
 }
 
-fn a_preallocated_device_never_runs_out(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_preallocated_device_never_runs_out(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, block()))?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
-    let file = stand.pool().directory.join("filler");
+    let file = rig.pool().directory.join("filler");
     fill_pool(&file)?;
     let mut device = File::options().write(true).open(&target)?;
     for _ in 0..16 {
@@ -301,20 +301,20 @@ fn retag(path: &Path, project: u32) -> Result<()> {
     run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
 }
 
-fn a_changed_project_id_changes_nothing_for_the_volume(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let before = quotas::blocks(&stand.pool().directory)?;
+fn a_changed_project_id_changes_nothing_for_the_volume(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let before = quotas::blocks(&rig.pool().directory)?;
         let own = before.first().context("no project")?.project;
         retag(target, 0)?;
         retag(target, 114_711)?;
-        stand.restart_helper()?;
-        stand.restart_frontend()?;
+        rig.restart_helper()?;
+        rig.restart_frontend()?;
         // What the helper relies on is above what the pod can reach.
-        let after = quotas::blocks(&stand.pool().directory)?;
+        let after = quotas::blocks(&rig.pool().directory)?;
         ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 16 << 10), "{before:?} {after:?}");
-        let csi = stand.csi()?;
+        let csi = rig.csi()?;
         csi.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
-        let after = quotas::blocks(&stand.pool().directory)?;
+        let after = quotas::blocks(&rig.pool().directory)?;
         ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 32 << 10), "{after:?}");
         let total = csi.node_get_volume_stats(stats("vol-a", target))?.usage[0].total;
         ensure!(total == 2 * SIZE, "{total}");
@@ -322,15 +322,15 @@ fn a_changed_project_id_changes_nothing_for_the_volume(stand: &mut Stand) -> Res
     })
 }
 
-fn evasion_is_reported_as_a_condition(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
+fn evasion_is_reported_as_a_condition(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
         fs::write(target.join("file"), vec![1; 4 << 20])?;
         File::open(target.join("file"))?.sync_all()?;
         retag(&target.join("file"), 114_711)?;
         // It scans the projects once a minute, and soon after it has started.
-        stand.restart_helper()?;
-        let helper = stand.helper()?;
-        wait::until(stand.patience(Duration::from_secs(10)), || {
+        rig.restart_helper()?;
+        let helper = rig.helper()?;
+        wait::until(rig.patience(Duration::from_secs(10)), || {
             let status = helper.pool_status("default")?;
             let told = status
                 .conditions
@@ -343,19 +343,19 @@ fn evasion_is_reported_as_a_condition(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn project_ids_come_from_the_configured_range(stand: &mut Stand) -> Result<()> {
-    stand.helper_flags = vec!["--project-ids".to_owned(), "7000-7001".to_owned()];
-    stand.start()?;
-    let csi = stand.csi()?;
+fn project_ids_come_from_the_configured_range(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags = vec!["--project-ids".to_owned(), "7000-7001".to_owned()];
+    rig.start()?;
+    let csi = rig.csi()?;
     for id in ["vol-a", "vol-b"] {
         csi.create_volume(create(id, SIZE, mount()))?;
     }
-    let projects: Vec<u32> = quotas::blocks(&stand.pool().directory)?.iter().map(|quota| quota.project).collect();
+    let projects: Vec<u32> = quotas::blocks(&rig.pool().directory)?.iter().map(|quota| quota.project).collect();
     ensure!(projects == [7000, 7001], "{projects:?}");
     refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "project")?;
     csi.delete_volume(delete("vol-a"))?;
     // A project is available again once its volume has been emptied.
-    wait::until(stand.patience(Duration::from_secs(10)), || {
+    wait::until(rig.patience(Duration::from_secs(10)), || {
         csi.create_volume(create("vol-c", SIZE, mount()))?;
         Ok(())
     })?;
@@ -365,17 +365,17 @@ fn project_ids_come_from_the_configured_range(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_project_in_use_is_not_taken(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
+fn a_project_in_use_is_not_taken(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
     // Something else occupies the first ids of the range.
-    let squat = stand.pool().directory.join("squat");
+    let squat = rig.pool().directory.join("squat");
     fs::create_dir(&squat)?;
     retag(&squat, 7000)?;
-    stand.helper_flags = vec!["--project-ids".to_owned(), "7000-7009".to_owned()];
-    stand.start()?;
-    let csi = stand.csi()?;
+    rig.helper_flags = vec!["--project-ids".to_owned(), "7000-7009".to_owned()];
+    rig.start()?;
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
-    let limited: Vec<u32> = quotas::blocks(&stand.pool().directory)?
+    let limited: Vec<u32> = quotas::blocks(&rig.pool().directory)?
         .iter()
         .filter(|quota| quota.limit > 0)
         .map(|quota| quota.project)
@@ -386,19 +386,19 @@ fn a_project_in_use_is_not_taken(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn two_pools_on_one_filesystem_share_its_room(stand: &mut Stand) -> Result<()> {
+fn two_pools_on_one_filesystem_share_its_room(rig: &mut Rig) -> Result<()> {
     use bulkhead_tests::pool::Pool;
-    use bulkhead_tests::setting::program;
-    let whole = stand.work().join("pools/whole");
-    Pool::make_unmarked(&stand.setting, stand.templates(), &whole, "whole")?;
+    use bulkhead_tests::run_options::program;
+    let whole = rig.work().join("pools/whole");
+    Pool::make_unmarked(&rig.run_options, rig.templates(), &whole, "whole")?;
     for name in ["default", "other"] {
         let directory = whole.join(name);
         fs::create_dir(&directory)?;
         run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
-        stand.pools.push(Pool::existing(&directory, name));
+        rig.pools.push(Pool::existing(&directory, name));
     }
-    stand.start()?;
-    let helper = stand.helper()?;
+    rig.start()?;
+    let helper = rig.helper()?;
     let available = |name: &str| -> Result<u64> { Ok(helper.pool_status(name)?.available) };
     let room = available("default")?;
     let half = room / 2 / 4096 * 4096;
@@ -423,33 +423,33 @@ fn two_pools_on_one_filesystem_share_its_room(stand: &mut Stand) -> Result<()> {
     helper.ask(&helper::create("vol-c", image_spec(1 << 20)))?;
     helper.ask(&helper::delete("vol-c"))?;
     // The pools are directories on one mount.
-    wait::until(stand.patience(Duration::from_secs(10)), || {
+    wait::until(rig.patience(Duration::from_secs(10)), || {
         ensure!(quotas::blocks(&whole)?.is_empty());
         Ok(())
     })?;
-    stand.stop()?;
-    stand.pools.clear();
+    rig.stop()?;
+    rig.pools.clear();
     bulkhead_tests::observe::mounts::unmount_all(&whole)
 }
 
-fn an_operator_who_lowers_a_limit_is_corrected_at_the_next_start(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, _| {
-        let project = quotas::blocks(&stand.pool().directory)?.first().context("no project")?.project;
+fn an_operator_who_lowers_a_limit_is_corrected_at_the_next_start(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, _| {
+        let project = quotas::blocks(&rig.pool().directory)?.first().context("no project")?.project;
         let limit = format!("limit -p bhard=1m {project}");
-        run(Command::new("xfs_quota").args(["-f", "-x", "-c", &limit]).arg(&stand.pool().directory))?;
-        stand.restart_helper()?;
-        let quota = quotas::blocks(&stand.pool().directory)?;
+        run(Command::new("xfs_quota").args(["-f", "-x", "-c", &limit]).arg(&rig.pool().directory))?;
+        rig.restart_helper()?;
+        let quota = quotas::blocks(&rig.pool().directory)?;
         ensure!(quota.first().is_some_and(|quota| quota.limit == 16 << 10), "{quota:?}");
         Ok(())
     })
 }
 
 /// Something else takes and frees space while images are allocated: each image is created completely or not at all.
-fn a_disk_that_fills_up_during_an_allocation_leaves_nothing(stand: &mut Stand) -> Result<()> {
+fn a_disk_that_fills_up_during_an_allocation_leaves_nothing(rig: &mut Rig) -> Result<()> {
     use std::sync::atomic::{AtomicBool, Ordering};
-    let csi = stand.csi()?;
-    let (file, done) = (stand.pool().directory.join("filler"), AtomicBool::new(false));
-    let target = stand.target("a");
+    let csi = rig.csi()?;
+    let (file, done) = (rig.pool().directory.join("filler"), AtomicBool::new(false));
+    let target = rig.target("a");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
@@ -463,7 +463,7 @@ fn a_disk_that_fills_up_during_an_allocation_leaves_nothing(stand: &mut Stand) -
             match csi.create_volume(create("vol-a", size, block())) {
                 Ok(_) => {
                     csi.node_publish_volume(publish("vol-a", &target, block()))?;
-                    let image = stand.pool().volume("vol-a").join("image");
+                    let image = rig.pool().volume("vol-a").join("image");
                     let before = fs::metadata(&image)?.len();
                     let grown = csi.node_expand_volume(node_expand("vol-a", &target, 2 * size));
                     let after = fs::metadata(&image)?.len();

@@ -9,7 +9,7 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::{GetCapacityRequest, ProbeRequest};
 use bulkhead_tests::helper::{self, HelperClient};
 use bulkhead_tests::monitoring;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     one_number_leads_from_a_call_to_the_end_of_what_it_deleted: Bare,
@@ -30,13 +30,13 @@ fn line_with<'a>(log: &'a str, parts: &[&str]) -> Result<&'a str> {
     lines.next().with_context(|| format!("no line has {parts:?}: {log}"))
 }
 
-fn one_number_leads_from_a_call_to_the_end_of_what_it_deleted(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start()?;
-    let csi = stand.csi()?;
+fn one_number_leads_from_a_call_to_the_end_of_what_it_deleted(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start()?;
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", MIB, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &stand.target("a"), mount()))?;
-    csi.node_unpublish_volume(unpublish("vol-a", &stand.target("a")))?;
+    csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()))?;
+    csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a")))?;
     csi.delete_volume(delete("vol-a"))?;
     let mut numbers = Vec::new();
     for (rpc, operation) in [
@@ -46,14 +46,14 @@ fn one_number_leads_from_a_call_to_the_end_of_what_it_deleted(stand: &mut Stand)
         ("DeleteVolume", "delete"),
     ] {
         let mut number = String::new();
-        stand.running_frontend()?.check_log(|log| {
+        rig.running_frontend()?.check_log(|log| {
             let line = line_with(log, &[&format!("rpc=\"{rpc}\""), "volume=\"vol-a\"", "code=\"OK\""])?;
             number = value(line, "call")?.to_owned();
             Ok(())
         })?;
         ensure!(number.len() == 8 && number != "00000000", "the number of {rpc} is {number:?}");
         let audit = format!("audit operation={operation} volume=vol-a ");
-        stand.running_helper()?.check_log(|log| {
+        rig.running_helper()?.check_log(|log| {
             let found = value(line_with(log, &[&audit, "outcome=ok"])?, "call")?;
             ensure!(found == number, "{rpc} is {number}, and its request {found}");
             Ok(())
@@ -62,7 +62,7 @@ fn one_number_leads_from_a_call_to_the_end_of_what_it_deleted(stand: &mut Stand)
         numbers.push(number);
     }
     let deleted = numbers.pop().context("no call")?;
-    stand.running_helper()?.check_log(|log| {
+    rig.running_helper()?.check_log(|log| {
         let line = line_with(log, &["a deleted volume is gone", ".vol-a\""])?;
         ensure!(value(line, "call")? == deleted && value(line, "pool")? == "default", "{line:?} instead of {deleted}");
         Ok(())
@@ -70,16 +70,16 @@ fn one_number_leads_from_a_call_to_the_end_of_what_it_deleted(stand: &mut Stand)
 }
 
 /// One that is written for an earlier version, or does without.
-fn a_client_that_gives_no_number_is_served(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
+fn a_client_that_gives_no_number_is_served(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
     for version in [2, 3] {
-        let client = HelperClient::connect(&stand.helper_socket())?;
+        let client = HelperClient::connect(&rig.helper_socket())?;
         client.hello(version)?;
         client.ask(&helper::create("vol-a", helper::directory_spec(1 << 20)))?;
         client.ask(&helper::delete("vol-a"))?;
     }
-    stand.running_helper()?.check_log(|log| {
+    rig.running_helper()?.check_log(|log| {
         let gone = log.lines().filter(|line| line.contains("a deleted volume is gone") && line.ends_with(" call=-"));
         ensure!(gone.count() == 2, "{log}");
         value(line_with(log, &["audit operation=delete volume=vol-a call=- "])?, "outcome").map(drop)
@@ -95,13 +95,13 @@ fn without_time(line: &str) -> Result<&str> {
     Ok(rest.trim_start())
 }
 
-fn every_line_has_a_time_and_the_first_and_the_last_are_said(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start()?;
-    stand.csi()?.create_volume(create("vol-a", MIB, mount()))?;
-    stand.csi()?.delete_volume(delete("vol-a"))?;
-    let logs = ["helper", "frontend"].map(|name| stand.logs().join(format!("{name}.log")));
-    stand.stop()?;
+fn every_line_has_a_time_and_the_first_and_the_last_are_said(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start()?;
+    rig.csi()?.create_volume(create("vol-a", MIB, mount()))?;
+    rig.csi()?.delete_volume(delete("vol-a"))?;
+    let logs = ["helper", "frontend"].map(|name| rig.logs().join(format!("{name}.log")));
+    rig.stop()?;
     let release = env!("CARGO_PKG_VERSION");
     for (log, first, last) in [
         (
@@ -130,39 +130,39 @@ fn every_line_has_a_time_and_the_first_and_the_last_are_said(stand: &mut Stand) 
     let log = std::fs::read_to_string(&logs[1])?;
     line_with(&log, &["serving CSI", "pools=[\"default\"]", &format!("helper=\"{release}\"")])?;
     // What was deleted may not be released yet.
-    stand.start_helper()
+    rig.start_helper()
 }
 
 /// What a kubelet, a scheduler and Prometheus ask a node in a quarter of an hour, and more than a minute's time for the
 /// programs' own periods. docs/operate.md says that there are no lines; this counts them.
-fn an_idle_node_logs_nothing(stand: &mut Stand) -> Result<()> {
-    stand.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
-    stand.add_pool("default")?;
-    stand.start()?;
-    let csi = stand.csi()?;
+fn an_idle_node_logs_nothing(rig: &mut Rig) -> Result<()> {
+    rig.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
+    rig.add_pool("default")?;
+    rig.start()?;
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", MIB, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &stand.target("a"), mount()))?;
-    let lines = |stand: &mut Stand| -> Result<(usize, usize)> {
-        let (helper, frontend) = (stand.running_helper()?.log()?, stand.running_frontend()?.log()?);
+    csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()))?;
+    let lines = |rig: &mut Rig| -> Result<(usize, usize)> {
+        let (helper, frontend) = (rig.running_helper()?.log()?, rig.running_frontend()?.log()?);
         Ok((helper.lines().count(), frontend.lines().count()))
     };
     // What has just been done is still being written.
     std::thread::sleep(Duration::from_secs(2));
-    let (before, begun) = (lines(stand)?, Instant::now());
+    let (before, begun) = (lines(rig)?, Instant::now());
     let mut asked = 0;
     while begun.elapsed() < Duration::from_secs(65) || asked < 90 {
         csi.probe(ProbeRequest {})?;
         csi.get_capacity(GetCapacityRequest::default())?;
-        csi.node_get_volume_stats(stats("vol-a", &stand.target("a")))?;
+        csi.node_get_volume_stats(stats("vol-a", &rig.target("a")))?;
         for path in ["/healthz", "/readyz", "/metrics"] {
-            ensure!(monitoring::get(stand, path)?.0 == 200, "{path}");
+            ensure!(monitoring::get(rig, path)?.0 == 200, "{path}");
         }
         asked += 1;
         std::thread::sleep(Duration::from_millis(500));
     }
-    let after = lines(stand)?;
+    let after = lines(rig)?;
     ensure!(before == after, "{before:?} lines became {after:?} after {asked} rounds of questions");
-    csi.node_unpublish_volume(unpublish("vol-a", &stand.target("a")))?;
+    csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a")))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }

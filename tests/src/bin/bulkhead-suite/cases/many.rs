@@ -9,8 +9,8 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::node_client::NodeClient;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::setting::Place;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::Place;
 use tonic::Code;
 
 cases! {
@@ -20,37 +20,37 @@ cases! {
     storms_of_calls_leave_nothing: Long,
 }
 
-fn a_volume_is_published_beside_a_thousand_others(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.pools[0].options.push_str(",overcommit=4");
-    stand.start()?;
-    let csi = stand.csi()?;
+fn a_volume_is_published_beside_a_thousand_others(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.pools[0].options.push_str(",overcommit=4");
+    rig.start()?;
+    let csi = rig.csi()?;
     // An emulated processor takes long for a thousand: it does that many only on request.
-    let number = if stand.setting.place == Place::Host || stand.setting.long { 1000 } else { 200 };
+    let number = if rig.run_options.place == Place::Host || rig.run_options.long { 1000 } else { 200 };
     let ids: Vec<String> = (0..number).map(|number| format!("vol-{number:04}")).collect();
     let mut took = Vec::new();
     for id in &ids {
         csi.create_volume(create(id, MIB, mount()))?;
-        took.push(time(|| Ok(csi.node_publish_volume(publish(id, &stand.target(id), mount()))?))?);
+        took.push(time(|| Ok(csi.node_publish_volume(publish(id, &rig.target(id), mount()))?))?);
     }
-    ensure!(mounts::below(&stand.publish_directory())?.len() == ids.len());
+    ensure!(mounts::below(&rig.publish_directory())?.len() == ids.len());
     let listed = csi.list_pages(0)?.concat();
     ensure!(listed == ids, "{} of {} volumes are listed", listed.len(), ids.len());
     check_no_scan(&took)?;
     // All of this is found again.
-    stand.restart_helper()?;
-    stand.restart_frontend()?;
-    let csi = stand.csi()?;
+    rig.restart_helper()?;
+    rig.restart_frontend()?;
+    let csi = rig.csi()?;
     for id in &ids {
         if id.ends_with("00") {
             refused(csi.delete_volume(delete(id)), Code::FailedPrecondition, id)?;
-            csi.node_publish_volume(publish(id, &stand.target(id), mount()))?;
-            csi.node_get_volume_stats(stats(id, &stand.target(id)))?;
+            csi.node_publish_volume(publish(id, &rig.target(id), mount()))?;
+            csi.node_get_volume_stats(stats(id, &rig.target(id)))?;
         }
     }
-    ensure!(mounts::below(&stand.publish_directory())?.len() == ids.len());
+    ensure!(mounts::below(&rig.publish_directory())?.len() == ids.len());
     for id in &ids {
-        csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
+        csi.node_unpublish_volume(unpublish(id, &rig.target(id)))?;
         csi.delete_volume(delete(id))?;
     }
     Ok(())
@@ -77,35 +77,35 @@ fn time<T>(call: impl FnOnce() -> Result<T>) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-fn many_block_volumes_have_many_devices(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn many_block_volumes_have_many_devices(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let ids: Vec<String> = (0..160).map(|number| format!("vol-{number}")).collect();
     for id in &ids {
         csi.create_volume(create(id, MIB, block()))?;
-        csi.node_publish_volume(publish(id, &stand.target(id), block()))?;
+        csi.node_publish_volume(publish(id, &rig.target(id), block()))?;
     }
-    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == ids.len());
+    ensure!(loops::backed_by(&rig.pool().device()?)?.len() == ids.len());
     // With a new hold for each, all former ones wait to be removed. That is no reason to attach nothing.
-    stand.restart_helper()?;
-    let csi = stand.csi()?;
+    rig.restart_helper()?;
+    let csi = rig.csi()?;
     csi.create_volume(create("another", MIB, block()))?;
-    csi.node_publish_volume(publish("another", &stand.target("another"), block()))?;
+    csi.node_publish_volume(publish("another", &rig.target("another"), block()))?;
     for id in &ids {
-        csi.node_publish_volume(publish(id, &stand.target(id), block()))?;
+        csi.node_publish_volume(publish(id, &rig.target(id), block()))?;
     }
-    csi.node_unpublish_volume(unpublish("another", &stand.target("another")))?;
+    csi.node_unpublish_volume(unpublish("another", &rig.target("another")))?;
     csi.delete_volume(delete("another"))?;
-    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == ids.len());
+    ensure!(loops::backed_by(&rig.pool().device()?)?.len() == ids.len());
     for id in &ids {
-        csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
+        csi.node_unpublish_volume(unpublish(id, &rig.target(id)))?;
         csi.delete_volume(delete(id))?;
     }
     Ok(())
 }
 
 /// The calls for each volume come from a separate task, and none of them is asked to retry.
-fn calls_for_different_volumes_do_not_wait_for_each_other(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn calls_for_different_volumes_do_not_wait_for_each_other(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     let ids: Vec<String> = (0..24).map(|number| format!("vol-{number}")).collect();
     for id in &ids {
         csi.create_volume(create(id, MIB, mount()))?;
@@ -114,7 +114,7 @@ fn calls_for_different_volumes_do_not_wait_for_each_other(stand: &mut Stand) -> 
         let mut tasks = Vec::new();
         for id in ids.clone() {
             let mut client = NodeClient::new(csi.channel());
-            let target = stand.target(&id);
+            let target = rig.target(&id);
             tasks.push(tokio::spawn(async move {
                 for _ in 0..5 {
                     client.node_publish_volume(publish(&id, &target, mount())).await?;
@@ -135,16 +135,16 @@ fn calls_for_different_volumes_do_not_wait_for_each_other(stand: &mut Stand) -> 
 }
 
 /// All kinds of calls for the same few volumes at once: each succeeds or is asked to retry, and nothing happens twice.
-fn storms_of_calls_leave_nothing(stand: &mut Stand) -> Result<()> {
+fn storms_of_calls_leave_nothing(rig: &mut Rig) -> Result<()> {
     use bulkhead_tests::csi::v1::controller_client::ControllerClient;
-    let csi = stand.csi()?;
+    let csi = rig.csi()?;
     csi.run(async {
         let mut tasks = Vec::new();
         for number in 0..16_u32 {
             let (mut controller, mut node) = (ControllerClient::new(csi.channel()), NodeClient::new(csi.channel()));
             let id = format!("vol-{}", number % 4);
             let capability = if number % 2 == 0 { mount() } else { block() };
-            let target = stand.target(&id);
+            let target = rig.target(&id);
             tasks.push(tokio::spawn(async move {
                 for _ in 0..100 {
                     let answers = [
@@ -171,7 +171,7 @@ fn storms_of_calls_leave_nothing(stand: &mut Stand) -> Result<()> {
     })?;
     for number in 0..4 {
         let id = format!("vol-{number}");
-        csi.node_unpublish_volume(unpublish(&id, &stand.target(&id)))?;
+        csi.node_unpublish_volume(unpublish(&id, &rig.target(&id)))?;
         csi.delete_volume(delete(&id))?;
     }
     Ok(())

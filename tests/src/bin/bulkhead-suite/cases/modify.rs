@@ -12,7 +12,7 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::helper::volume;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use tonic::Code;
 
@@ -43,20 +43,20 @@ fn create_with(volume: &str, inodes: &str) -> CreateVolumeRequest {
 }
 
 /// How many inodes the volume may use, by its record.
-fn inodes(stand: &Stand) -> Result<u64> {
+fn inodes(rig: &Rig) -> Result<u64> {
     let usage = Request::Usage { volume: volume("vol-a"), target: None };
-    let Reply::Usage(usage) = stand.helper()?.ask(&usage)? else { bail!("no usage") };
+    let Reply::Usage(usage) = rig.helper()?.ask(&usage)? else { bail!("no usage") };
     let VolumeKind::Directory { inodes, .. } = usage.spec.kind else { bail!("{:?}", usage.spec.kind) };
     Ok(inodes.get())
 }
 
 /// Runs `test` on a mounted volume that may use 100 inodes.
-fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result<()>) -> Result<()> {
-    with_volume_of(stand, create_with("vol-a", "100"), test)
+fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &Path) -> Result<()>) -> Result<()> {
+    with_volume_of(rig, create_with("vol-a", "100"), test)
 }
 
-fn a_volume_is_created_with_attributes(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn a_volume_is_created_with_attributes(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create_with("vol-a", "100"))?;
     csi.create_volume(create_with("vol-a", "100"))?;
     refused(csi.create_volume(create_with("vol-a", "200")), Code::AlreadyExists, "vol-a")?;
@@ -82,26 +82,26 @@ fn a_volume_is_created_with_attributes(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn attributes_are_changed_and_stay_changed(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, _| {
+fn attributes_are_changed_and_stay_changed(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, _| {
         for wanted in [5000, 5000, 50, 700] {
             let request = modify("vol-a", &[("inodes", &wanted.to_string())]);
-            stand.csi()?.controller_modify_volume(request)?;
-            ensure!(inodes(stand)? == wanted, "{}, not {wanted}", inodes(stand)?);
+            rig.csi()?.controller_modify_volume(request)?;
+            ensure!(inodes(rig)? == wanted, "{}, not {wanted}", inodes(rig)?);
         }
-        stand.csi()?.controller_modify_volume(modify("vol-a", &[]))?;
+        rig.csi()?.controller_modify_volume(modify("vol-a", &[]))?;
         // What somebody has asked for does not follow the size.
-        stand.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
-        ensure!(inodes(stand)? == 700);
-        stand.restart_helper()?;
-        stand.restart_frontend()?;
-        ensure!(inodes(stand)? == 700);
+        rig.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
+        ensure!(inodes(rig)? == 700);
+        rig.restart_helper()?;
+        rig.restart_frontend()?;
+        ensure!(inodes(rig)? == 700);
         Ok(())
     })
 }
 
-fn what_cannot_be_changed_is_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn what_cannot_be_changed_is_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.create_volume(create("vol-b", SIZE, block()))?;
     let some = &[("inodes", "100")];
@@ -135,9 +135,9 @@ fn make(target: &Path, numbers: std::ops::Range<u32>) -> Result<()> {
     Ok(())
 }
 
-fn the_limit_on_inodes_follows_at_once(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn the_limit_on_inodes_follows_at_once(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         let set = |number: &str| csi.controller_modify_volume(modify("vol-a", &[("inodes", number)]));
         // What a pod sees, as df -i does. The directory of the volume itself counts as one that is not its own.
         let seen = || -> Result<u64> { Ok(rustix::fs::statvfs(target)?.f_files) };
@@ -156,61 +156,61 @@ fn the_limit_on_inodes_follows_at_once(stand: &mut Stand) -> Result<()> {
             fs::remove_file(target.join(number.to_string()))?;
         }
         // XFS frees inodes a little later.
-        wait::until(stand.patience(Duration::from_secs(20)), || Ok(set("50").map(drop)?))?;
+        wait::until(rig.patience(Duration::from_secs(20)), || Ok(set("50").map(drop)?))?;
         make(target, 0..49)?;
-        stand.restart_helper()?;
+        rig.restart_helper()?;
         make(target, 0..49)
     })
 }
 
-fn inodes_that_the_pool_cannot_promise_are_refused(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, _| {
-        let before = stand.helper()?.pool_status("default")?.promised;
+fn inodes_that_the_pool_cannot_promise_are_refused(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, _| {
+        let before = rig.helper()?.pool_status("default")?.promised;
         let request = modify("vol-a", &[("inodes", "4000000000")]);
-        refused(stand.csi()?.controller_modify_volume(request), Code::ResourceExhausted, "too much")?;
-        ensure!(inodes(stand)? == 100 && stand.helper()?.pool_status("default")?.promised == before);
-        stand.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "1100")]))?;
-        ensure!(stand.helper()?.pool_status("default")?.promised == before + 1000 * 512);
-        stand.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "100")]))?;
-        ensure!(stand.helper()?.pool_status("default")?.promised == before, "what is not needed is not given back");
+        refused(rig.csi()?.controller_modify_volume(request), Code::ResourceExhausted, "too much")?;
+        ensure!(inodes(rig)? == 100 && rig.helper()?.pool_status("default")?.promised == before);
+        rig.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "1100")]))?;
+        ensure!(rig.helper()?.pool_status("default")?.promised == before + 1000 * 512);
+        rig.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "100")]))?;
+        ensure!(rig.helper()?.pool_status("default")?.promised == before, "what is not needed is not given back");
         Ok(())
     })
 }
 
 /// How many bytes of a volume's image are allocated.
-fn allocated(stand: &Stand, volume: &str) -> Result<u64> {
-    Ok(stand.pool().volume(volume).join("image").metadata()?.blocks() * 512)
+fn allocated(rig: &Rig, volume: &str) -> Result<u64> {
+    Ok(rig.pool().volume(volume).join("image").metadata()?.blocks() * 512)
 }
 
 /// Makes a sparse block volume, and publishes it.
-fn sparse(stand: &Stand, bytes: i64) -> Result<()> {
-    let csi = stand.csi()?;
+fn sparse(rig: &Rig, bytes: i64) -> Result<()> {
+    let csi = rig.csi()?;
     let parameters = parameters(&[("sparse", "true")]);
     csi.create_volume(CreateVolumeRequest { parameters, ..create("vol-a", bytes, block()) })?;
-    csi.node_publish_volume(publish("vol-a", &stand.target("a"), block()))?;
-    ensure!(allocated(stand, "vol-a")? < 1 << 20);
+    csi.node_publish_volume(publish("vol-a", &rig.target("a"), block()))?;
+    ensure!(allocated(rig, "vol-a")? < 1 << 20);
     Ok(())
 }
 
-fn end(stand: &Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    csi.node_unpublish_volume(unpublish("vol-a", &stand.target("a")))?;
+fn end(rig: &Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a")))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn a_sparse_volume_is_allocated(stand: &mut Stand) -> Result<()> {
+fn a_sparse_volume_is_allocated(rig: &mut Rig) -> Result<()> {
     const MARK: &[u8; 4096] = &[0x5a; 4096];
-    sparse(stand, SIZE)?;
-    let device = File::options().read(true).write(true).open(stand.target("a"))?;
+    sparse(rig, SIZE)?;
+    let device = File::options().read(true).write(true).open(rig.target("a"))?;
     device.write_all_at(MARK, 8 << 20)?;
     device.sync_all()?;
     let thick = || -> Result<()> {
-        stand.csi()?.controller_modify_volume(modify("vol-a", &[("allocation", "thick")]))?;
+        rig.csi()?.controller_modify_volume(modify("vol-a", &[("allocation", "thick")]))?;
         Ok(())
     };
     thick()?;
-    ensure!(allocated(stand, "vol-a")? >= SIZE.try_into()?);
+    ensure!(allocated(rig, "vol-a")? >= SIZE.try_into()?);
     let mut found = [0; 4096];
     device.read_exact_at(&mut found, 8 << 20)?;
     ensure!(&found == MARK, "what was written is gone");
@@ -218,27 +218,27 @@ fn a_sparse_volume_is_allocated(stand: &mut Stand) -> Result<()> {
     ensure!(found == [0; 4096], "what was not written is not zero");
     drop(device);
     thick()?;
-    stand.restart_helper()?;
+    rig.restart_helper()?;
     // What is added is allocated as well.
-    stand.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
-    ensure!(allocated(stand, "vol-a")? >= (2 * SIZE).try_into()?);
-    end(stand)
+    rig.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
+    ensure!(allocated(rig, "vol-a")? >= (2 * SIZE).try_into()?);
+    end(rig)
 }
 
-fn a_sparse_volume_is_not_allocated_without_room(stand: &mut Stand) -> Result<()> {
-    let free = || -> Result<u64> { Ok(stand.helper()?.pool_status("default")?.largest_volume) };
+fn a_sparse_volume_is_not_allocated_without_room(rig: &mut Rig) -> Result<()> {
+    let free = || -> Result<u64> { Ok(rig.helper()?.pool_status("default")?.largest_volume) };
     let size = free()? / 2 / MIB as u64 * MIB as u64;
-    sparse(stand, size.try_into()?)?;
-    let taken = stand.pool().directory.join(".taken");
+    sparse(rig, size.try_into()?)?;
+    let taken = rig.pool().directory.join(".taken");
     let file = File::create(&taken)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size + size / 2)?;
     file.sync_all()?;
-    let thick = || stand.csi().map(|csi| csi.controller_modify_volume(modify("vol-a", &[("allocation", "thick")])));
+    let thick = || rig.csi().map(|csi| csi.controller_modify_volume(modify("vol-a", &[("allocation", "thick")])));
     refused(thick()?, Code::ResourceExhausted, "")?;
-    ensure!(allocated(stand, "vol-a")? < 1 << 20, "{} bytes were taken all the same", allocated(stand, "vol-a")?);
+    ensure!(allocated(rig, "vol-a")? < 1 << 20, "{} bytes were taken all the same", allocated(rig, "vol-a")?);
     fs::remove_file(&taken)?;
     drop(file);
-    wait::until(stand.patience(Duration::from_secs(20)), || Ok(thick()?.map(drop)?))?;
-    ensure!(allocated(stand, "vol-a")? >= size);
-    end(stand)
+    wait::until(rig.patience(Duration::from_secs(20)), || Ok(thick()?.map(drop)?))?;
+    ensure!(allocated(rig, "vol-a")? >= size);
+    end(rig)
 }

@@ -15,7 +15,7 @@ use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
@@ -37,88 +37,88 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-fn only_device(stand: &Stand) -> Result<loops::Loop> {
-    let mut found = loops::backed_by(&stand.pool().device()?)?;
+fn only_device(rig: &Rig) -> Result<loops::Loop> {
+    let mut found = loops::backed_by(&rig.pool().device()?)?;
     ensure!(found.len() == 1, "{} loop devices: {found:?}", found.len());
     found.pop().context("no loop device")
 }
 
-fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &CsiClient, &Path) -> Result<()>) -> Result<()> {
-    let csi = stand.csi()?;
+fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &CsiClient, &Path) -> Result<()>) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, block()))?;
-    let target = stand.target("a");
-    test(stand, &csi, &target)?;
-    let csi = stand.csi()?;
+    let target = rig.target("a");
+    test(rig, &csi, &target)?;
+    let csi = rig.csi()?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty(), "a loop device is left");
+    ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty(), "a loop device is left");
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn publish_puts_a_device_at_the_target(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn publish_puts_a_device_at_the_target(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         csi.node_publish_volume(publish("vol-a", target, block()))?;
         ensure!(target.metadata()?.file_type().is_block_device(), "{:?}", target.metadata()?);
         let mounted = mounts::at(target)?;
         ensure!(mounted.len() == 1 && mounted[0].has("nosuid") && !mounted[0].has("nodev"), "{mounted:?}");
-        let device = only_device(stand)?;
+        let device = only_device(rig)?;
         ensure!(device.size()? == u64::try_from(SIZE)? && !device.read_only && !device.autoclear, "{device:?}");
         let file = File::options().read(true).write(true).open(target)?;
         file.write_all_at(b"content", 1 << 20)?;
         file.sync_all()?;
         drop(file);
         let mut found = [0; 7];
-        File::open(stand.pool().volume("vol-a").join("image"))?.read_exact_at(&mut found, 1 << 20)?;
+        File::open(rig.pool().volume("vol-a").join("image"))?.read_exact_at(&mut found, 1 << 20)?;
         ensure!(&found == b"content", "{found:?}");
         Ok(())
     })
 }
 
-fn publish_again_makes_no_second_mount_or_loop_device(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn publish_again_makes_no_second_mount_or_loop_device(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let (mount, device) = (mounts::at(target)?, only_device(stand)?);
+        let (mount, device) = (mounts::at(target)?, only_device(rig)?);
         for _ in 0..4 {
             csi.node_publish_volume(publish("vol-a", target, block()))?;
         }
-        ensure!(mounts::at(target)? == mount && only_device(stand)? == device);
+        ensure!(mounts::at(target)? == mount && only_device(rig)? == device);
         Ok(())
     })
 }
 
-fn publish_again_after_restarts_leaves_the_device_alone(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn publish_again_after_restarts_leaves_the_device_alone(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let (mount, device) = (mounts::at(target)?, only_device(stand)?);
-        stand.restart_helper()?;
-        stand.restart_frontend()?;
-        stand.csi()?.node_publish_volume(publish("vol-a", target, block()))?;
+        let (mount, device) = (mounts::at(target)?, only_device(rig)?);
+        rig.restart_helper()?;
+        rig.restart_frontend()?;
+        rig.csi()?.node_publish_volume(publish("vol-a", target, block()))?;
         ensure!(mounts::at(target)? == mount);
-        let after = only_device(stand)?;
+        let after = only_device(rig)?;
         ensure!((after.path, after.backing_inode) == (device.path, device.backing_inode));
         Ok(())
     })
 }
 
-fn two_targets_share_one_device(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
-        let other = stand.target("b");
+fn two_targets_share_one_device(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
+        let other = rig.target("b");
         csi.node_publish_volume(publish("vol-a", target, block()))?;
         csi.node_publish_volume(publish("vol-a", &other, block()))?;
-        let device = only_device(stand)?;
+        let device = only_device(rig)?;
         File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
         let mut found = [0; 7];
         File::open(&other)?.read_exact_at(&mut found, 0)?;
         ensure!(&found == b"content", "{found:?}");
         csi.node_unpublish_volume(unpublish("vol-a", &other))?;
-        ensure!(only_device(stand)? == device && target.metadata()?.file_type().is_block_device());
+        ensure!(only_device(rig)? == device && target.metadata()?.file_type().is_block_device());
         Ok(())
     })
 }
 
-fn read_only_beside_read_write_is_refused(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
-        let other = stand.target("b");
+fn read_only_beside_read_write_is_refused(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
+        let other = rig.target("b");
         csi.node_publish_volume(publish("vol-a", target, block()))?;
         let beside = csi.node_publish_volume(publish_read_only("vol-a", &other, block()));
         refused(beside, Code::FailedPrecondition, "vol-a")?;
@@ -128,21 +128,21 @@ fn read_only_beside_read_write_is_refused(stand: &mut Stand) -> Result<()> {
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
         csi.node_publish_volume(publish_read_only("vol-a", &other, block()))?;
         refused(csi.node_publish_volume(publish("vol-a", target, block())), Code::FailedPrecondition, "vol-a")?;
-        ensure!(only_device(stand)?.read_only);
+        ensure!(only_device(rig)?.read_only);
         csi.node_unpublish_volume(unpublish("vol-a", &other))?;
         Ok(())
     })
 }
 
-fn a_device_for_readers_refuses_writes(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn a_device_for_readers_refuses_writes(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         for request in [
             publish_read_only("vol-a", target, block()),
             publish("vol-a", target, block_in(Mode::MultiNodeReaderOnly)),
             publish("vol-a", target, block_in(Mode::SingleNodeReaderOnly)),
         ] {
             csi.node_publish_volume(request)?;
-            ensure!(only_device(stand)?.read_only);
+            ensure!(only_device(rig)?.read_only);
             let written = File::options().write(true).open(target).and_then(|file| file.write_all_at(b"x", 0));
             ensure!(written.is_err(), "a reader has written");
             csi.node_unpublish_volume(unpublish("vol-a", target))?;
@@ -151,31 +151,31 @@ fn a_device_for_readers_refuses_writes(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn the_last_target_releases_the_device_once(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn the_last_target_releases_the_device_once(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         csi.create_volume(create("vol-b", SIZE, block()))?;
-        let other = stand.target("b");
+        let other = rig.target("b");
         csi.node_publish_volume(publish("vol-a", target, block()))?;
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
         csi.node_publish_volume(publish("vol-b", &other, block()))?;
-        let device = only_device(stand)?;
+        let device = only_device(rig)?;
         // Repeating the first volume's unpublish must not take away a device that now serves another volume.
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
-        ensure!(only_device(stand)? == device);
+        ensure!(only_device(rig)? == device);
         csi.node_unpublish_volume(unpublish("vol-b", &other))?;
         csi.delete_volume(delete("vol-b"))?;
         Ok(())
     })
 }
 
-fn one_writer_means_one_target(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn one_writer_means_one_target(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         for mode in [Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter] {
             csi.node_publish_volume(publish("vol-a", target, block_in(mode)))?;
-            let second = csi.node_publish_volume(publish("vol-a", &stand.target("b"), block_in(mode)));
+            let second = csi.node_publish_volume(publish("vol-a", &rig.target("b"), block_in(mode)));
             refused(second, Code::FailedPrecondition, "vol-a")?;
-            ensure!(!stand.target("b").exists());
-            only_device(stand)?;
+            ensure!(!rig.target("b").exists());
+            only_device(rig)?;
             csi.node_unpublish_volume(unpublish("vol-a", target))?;
         }
         Ok(())
@@ -183,54 +183,54 @@ fn one_writer_means_one_target(stand: &mut Stand) -> Result<()> {
 }
 
 /// A kubelet binds a block volume's device to a path of its own, and puts a loop device over it.
-fn the_kubelets_lock_over_the_device_harms_nothing(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, _| {
-        let target = stand.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;
+fn the_kubelets_lock_over_the_device_harms_nothing(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, _| {
+        let target = rig.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;
         csi.node_publish_volume(publish("vol-a", &target, block()))?;
-        let global = stand.kubelet.map_globally(&target, "pv-a", "pod-1")?;
+        let global = rig.kubelet.map_globally(&target, "pv-a", "pod-1")?;
         let output = Command::new("losetup").args(["--find", "--show"]).arg(&global).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let lock = String::from_utf8(output.stdout)?.trim().to_owned();
         // Publishing again finds the device by its backing file, not by its number.
         csi.node_publish_volume(publish("vol-a", &target, block()))?;
-        only_device(stand)?;
+        only_device(rig)?;
         ensure!(csi.node_get_volume_stats(stats("vol-a", &global))?.usage[0].total == SIZE);
         csi.node_expand_volume(node_expand("vol-a", &target, 2 * SIZE))?;
-        ensure!(only_device(stand)?.size()? == u64::try_from(2 * SIZE)?);
-        stand.restart_helper()?;
-        stand.csi()?.node_publish_volume(publish("vol-a", &target, block()))?;
-        only_device(stand)?;
+        ensure!(only_device(rig)?.size()? == u64::try_from(2 * SIZE)?);
+        rig.restart_helper()?;
+        rig.csi()?.node_publish_volume(publish("vol-a", &target, block()))?;
+        only_device(rig)?;
         run(Command::new("losetup").arg("--detach").arg(&lock))?;
-        stand.kubelet.unmap_globally(&global)?;
-        stand.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
+        rig.kubelet.unmap_globally(&global)?;
+        rig.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
         Ok(())
     })
 }
 
-fn a_dying_device_is_never_doubled(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn a_dying_device_is_never_doubled(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let device = only_device(stand)?;
+        let device = only_device(rig)?;
         let open = File::options().read(true).write(true).open(&device.path)?;
         refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "open")?;
         // It is published again while a process has it open: the same device remains in use.
         csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let revived = only_device(stand)?;
+        let revived = only_device(rig)?;
         ensure!(revived.path == device.path, "{revived:?} beside {device:?}");
         drop(open);
-        let revived = only_device(stand)?;
+        let revived = only_device(rig)?;
         ensure!(!revived.autoclear, "{revived:?}");
         File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
         Ok(())
     })
 }
 
-fn numbers_are_taken_in_rotation(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn numbers_are_taken_in_rotation(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         let mut last = None;
         for _ in 0..3 {
             csi.node_publish_volume(publish("vol-a", target, block()))?;
-            let number = only_device(stand)?.number();
+            let number = only_device(rig)?.number();
             ensure!(number != last, "number {number:?} was just given back");
             last = number;
             csi.node_unpublish_volume(unpublish("vol-a", target))?;
@@ -239,9 +239,9 @@ fn numbers_are_taken_in_rotation(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn a_new_volume_reads_zeros(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_new_volume_reads_zeros(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     for round in 0..2 {
         csi.create_volume(create("vol-a", SIZE, block()))?;
         csi.node_publish_volume(publish("vol-a", &target, block()))?;
@@ -260,17 +260,17 @@ fn a_new_volume_reads_zeros(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn parameters_choose_block_size_and_sparseness(stand: &mut Stand) -> Result<()> {
+fn parameters_choose_block_size_and_sparseness(rig: &mut Rig) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     for (pairs, block_size, sparse) in
         [(parameters(&[]), 512, false), (parameters(&[("blockSize", "4096"), ("sparse", "true")]), 4096, true)]
     {
         csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, block()) })?;
         csi.node_publish_volume(publish("vol-a", &target, block()))?;
-        ensure!(only_device(stand)?.block_size == block_size, "{:?}", only_device(stand)?);
-        let image = fs::metadata(stand.pool().volume("vol-a").join("image"))?;
+        ensure!(only_device(rig)?.block_size == block_size, "{:?}", only_device(rig)?);
+        let image = fs::metadata(rig.pool().volume("vol-a").join("image"))?;
         ensure!(
             (image.blocks() * 512 < image.len()) == sparse,
             "{} of {} allocated",
@@ -283,11 +283,11 @@ fn parameters_choose_block_size_and_sparseness(stand: &mut Stand) -> Result<()> 
     Ok(())
 }
 
-fn a_filesystem_on_the_device_can_be_used(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, csi, target| {
+fn a_filesystem_on_the_device_can_be_used(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, csi, target| {
         csi.node_publish_volume(publish("vol-a", target, block()))?;
         run(Command::new("mkfs.ext4").arg("-q").arg(target))?;
-        let inside = stand.work().join("inside");
+        let inside = rig.work().join("inside");
         fs::create_dir(&inside)?;
         run(Command::new("mount").args(["-t", "ext4"]).arg(target).arg(&inside))?;
         fs::write(inside.join("file"), "content")?;

@@ -12,7 +12,7 @@ use bulkhead_tests::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
@@ -38,11 +38,11 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result<()>) -> Result<()> {
-    stand.csi()?.create_volume(create("vol-a", SIZE, mount()))?;
-    let target = stand.target("a");
-    test(stand, &target)?;
-    let csi = stand.csi()?;
+fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &Path) -> Result<()>) -> Result<()> {
+    rig.csi()?.create_volume(create("vol-a", SIZE, mount()))?;
+    let target = rig.target("a");
+    test(rig, &target)?;
+    let csi = rig.csi()?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
@@ -54,24 +54,24 @@ fn only_mount(target: &Path) -> Result<mounts::Mount> {
     found.pop().context("no mount")
 }
 
-fn publish_makes_the_target_and_binds_the_volume(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
+fn publish_makes_the_target_and_binds_the_volume(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
         ensure!(!target.exists());
-        stand.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
+        rig.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
         let mounted = only_mount(target)?;
-        ensure!(mounted.root == Path::new("/vol-a/data") && mounted.device == stand.pool().device()?, "{mounted:?}");
+        ensure!(mounted.root == Path::new("/vol-a/data") && mounted.device == rig.pool().device()?, "{mounted:?}");
         ensure!(mounted.has("rw") && mounted.has("nosuid") && mounted.has("nodev"), "{mounted:?}");
         let status = target.metadata()?;
         ensure!(status.mode() & 0o7777 == 0o755 && status.uid() == 0, "{:o}", status.mode());
         fs::write(target.join("file"), "content")?;
-        ensure!(fs::read(stand.pool().volume("vol-a").join("data/file"))? == b"content");
+        ensure!(fs::read(rig.pool().volume("vol-a").join("data/file"))? == b"content");
         Ok(())
     })
 }
 
-fn publish_again_makes_no_second_mount(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn publish_again_makes_no_second_mount(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         csi.node_publish_volume(publish("vol-a", target, mount()))?;
         let first = only_mount(target)?;
         for _ in 0..4 {
@@ -82,23 +82,23 @@ fn publish_again_makes_no_second_mount(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn publish_again_after_restarts_leaves_the_live_mount_alone(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        stand.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
+fn publish_again_after_restarts_leaves_the_live_mount_alone(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        rig.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
         let first = only_mount(target)?;
         let open = fs::File::create(target.join("open"))?;
-        stand.restart_helper()?;
-        stand.restart_frontend()?;
-        stand.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
+        rig.restart_helper()?;
+        rig.restart_frontend()?;
+        rig.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
         ensure!(only_mount(target)? == first);
         open.sync_all()?;
         Ok(())
     })
 }
 
-fn the_same_target_in_another_way_already_exists(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn the_same_target_in_another_way_already_exists(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         csi.node_publish_volume(publish("vol-a", target, mount()))?;
         let before = only_mount(target)?;
         for request in [
@@ -110,15 +110,15 @@ fn the_same_target_in_another_way_already_exists(stand: &mut Stand) -> Result<()
         }
         ensure!(only_mount(target)? == before);
         // The same holds for a helper that only found the mount.
-        stand.restart_helper()?;
-        let again = stand.csi()?.node_publish_volume(publish_read_only("vol-a", target, mount()));
+        rig.restart_helper()?;
+        let again = rig.csi()?.node_publish_volume(publish_read_only("vol-a", target, mount()));
         refused(again, Code::AlreadyExists, "vol-a")
     })
 }
 
-fn the_same_target_for_another_volume_already_exists(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn the_same_target_for_another_volume_already_exists(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         csi.create_volume(create("vol-b", SIZE, mount()))?;
         csi.node_publish_volume(publish("vol-a", target, mount()))?;
         let before = only_mount(target)?;
@@ -130,10 +130,10 @@ fn the_same_target_for_another_volume_already_exists(stand: &mut Stand) -> Resul
     })
 }
 
-fn one_writer_means_one_target(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
-        let other = stand.target("b");
+fn one_writer_means_one_target(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
+        let other = rig.target("b");
         for mode in [Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter] {
             csi.node_publish_volume(publish("vol-a", target, mount_in(mode)))?;
             csi.node_publish_volume(publish("vol-a", target, mount_in(mode)))?;
@@ -146,10 +146,10 @@ fn one_writer_means_one_target(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn many_pods_of_a_node_share_a_volume(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
-        let others = [stand.target("b"), stand.target("c")];
+fn many_pods_of_a_node_share_a_volume(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
+        let others = [rig.target("b"), rig.target("c")];
         csi.node_publish_volume(publish("vol-a", target, mount()))?;
         csi.node_publish_volume(publish("vol-a", &others[0], mount()))?;
         csi.node_publish_volume(publish_read_only("vol-a", &others[1], mount()))?;
@@ -166,9 +166,9 @@ fn many_pods_of_a_node_share_a_volume(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn readers_cannot_write(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn readers_cannot_write(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         for request in [
             publish_read_only("vol-a", target, mount()),
             publish("vol-a", target, mount_with_flags(&["ro"])),
@@ -185,9 +185,9 @@ fn readers_cannot_write(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn mount_flags_are_on(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn mount_flags_are_on(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         for (flags, on, off) in [
             (vec!["noexec"], vec!["noexec", "relatime"], vec!["ro"]),
             (vec!["noatime"], vec!["noatime"], vec!["noexec", "relatime"]),
@@ -209,23 +209,23 @@ fn mount_flags_are_on(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn unknown_mount_flags_are_refused_with_the_list(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
+fn unknown_mount_flags_are_refused_with_the_list(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
         for flag in ["suid", "dev", "bind", "discard", "", "ro,rw", "subvol=/"] {
-            let answer = stand.csi()?.node_publish_volume(publish("vol-a", target, mount_with_flags(&[flag])));
+            let answer = rig.csi()?.node_publish_volume(publish("vol-a", target, mount_with_flags(&[flag])));
             refused(answer, Code::InvalidArgument, "ro, noexec, nosuid, nodev, noatime, nodiratime, relatime")?;
             ensure!(!target.exists());
         }
         let long = "x".repeat(5000);
-        let answer = stand.csi()?.node_publish_volume(publish("vol-a", target, mount_with_flags(&[&long])));
+        let answer = rig.csi()?.node_publish_volume(publish("vol-a", target, mount_with_flags(&[&long])));
         refused(answer, Code::InvalidArgument, "mount_flags")
     })
 }
 
-fn filesystem_is_empty_or_a_pools_own(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
-        for filesystem in ["", stand.setting.pool_fs.name()] {
+fn filesystem_is_empty_or_a_pools_own(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
+        for filesystem in ["", rig.run_options.pool_fs.name()] {
             csi.node_publish_volume(publish("vol-a", target, mount_with_filesystem(filesystem)))?;
             csi.node_unpublish_volume(unpublish("vol-a", target))?;
         }
@@ -234,9 +234,9 @@ fn filesystem_is_empty_or_a_pools_own(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn an_unknown_volume_is_not_found(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn an_unknown_volume_is_not_found(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     for id in ["vol-z", "No Id", "../default", "."] {
         refused(csi.node_publish_volume(publish(id, &target, mount())), Code::NotFound, "volume")?;
         ensure!(!target.exists());
@@ -248,9 +248,9 @@ fn an_unknown_volume_is_not_found(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn the_other_kind_is_refused(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn the_other_kind_is_refused(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         csi.create_volume(create("vol-b", SIZE, block()))?;
         refused(csi.node_publish_volume(publish("vol-a", target, block())), Code::FailedPrecondition, "vol-a")?;
         refused(csi.node_publish_volume(publish("vol-b", target, mount())), Code::FailedPrecondition, "vol-b")?;
@@ -260,9 +260,9 @@ fn the_other_kind_is_refused(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn missing_fields_are_refused(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn missing_fields_are_refused(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         let good = publish("vol-a", target, mount());
         let capability = |capability| NodePublishVolumeRequest { volume_capability: capability, ..good.clone() };
         for (request, part) in [
@@ -288,11 +288,11 @@ fn missing_fields_are_refused(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn long_target_paths_are_accepted(stand: &mut Stand) -> Result<()> {
-    stand.csi()?.create_volume(create("vol-a", SIZE, mount()))?;
-    let csi = stand.csi()?;
+fn long_target_paths_are_accepted(rig: &mut Rig) -> Result<()> {
+    rig.csi()?.create_volume(create("vol-a", SIZE, mount()))?;
+    let csi = rig.csi()?;
     for number in [1, 4, 12] {
-        let parent = (0..number).fold(stand.publish_directory(), |path, _| path.join("d".repeat(250)));
+        let parent = (0..number).fold(rig.publish_directory(), |path, _| path.join("d".repeat(250)));
         fs::create_dir_all(&parent)?;
         let target = parent.join("t".repeat(255));
         csi.node_publish_volume(publish("vol-a", &target, mount()))?;
@@ -300,21 +300,21 @@ fn long_target_paths_are_accepted(stand: &mut Stand) -> Result<()> {
         csi.node_get_volume_stats(stats("vol-a", &target))?;
         csi.node_unpublish_volume(unpublish("vol-a", &target))?;
         ensure!(!target.exists());
-        fs::remove_dir_all(stand.publish_directory().join("d".repeat(250)))?;
+        fs::remove_dir_all(rig.publish_directory().join("d".repeat(250)))?;
     }
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn data_outlives_publishing(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
+fn data_outlives_publishing(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
         csi.node_publish_volume(publish("vol-a", target, mount()))?;
         fs::write(target.join("file"), "content")?;
         std::os::unix::fs::chown(target, Some(1000), Some(2000))?;
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
         ensure!(!target.exists());
-        let other = stand.target("b");
+        let other = rig.target("b");
         csi.node_publish_volume(publish("vol-a", &other, mount()))?;
         ensure!(fs::read(other.join("file"))? == b"content");
         ensure!((other.metadata()?.uid(), other.metadata()?.gid()) == (1000, 2000));
@@ -323,24 +323,24 @@ fn data_outlives_publishing(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn an_empty_target_that_is_there_is_used(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
+fn an_empty_target_that_is_there_is_used(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
         fs::create_dir(target)?;
-        stand.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
+        rig.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
         only_mount(target).map(drop)
     })
 }
 
-fn mounts_made_in_one_target_are_in_no_other(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |stand, target| {
-        let csi = stand.csi()?;
-        let other = stand.target("b");
+fn mounts_made_in_one_target_are_in_no_other(rig: &mut Rig) -> Result<()> {
+    with_volume(rig, |rig, target| {
+        let csi = rig.csi()?;
+        let other = rig.target("b");
         csi.node_publish_volume(publish("vol-a", target, mount()))?;
         csi.node_publish_volume(publish("vol-a", &other, mount()))?;
         fs::create_dir(target.join("inner"))?;
-        rustix::mount::mount_bind(stand.logs(), target.join("inner"))?;
+        rustix::mount::mount_bind(rig.logs(), target.join("inner"))?;
         ensure!(mounts::at(&other.join("inner"))?.is_empty());
-        ensure!(mounts::below(&stand.pool().directory)?.is_empty());
+        ensure!(mounts::below(&rig.pool().directory)?.is_empty());
         rustix::mount::unmount(target.join("inner"), rustix::mount::UnmountFlags::NOFOLLOW)?;
         csi.node_unpublish_volume(unpublish("vol-a", &other))?;
         Ok(())

@@ -9,7 +9,7 @@ use bulkhead_tests::commands::Printed;
 use bulkhead_tests::commands::bulkheadctl;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use serde_json::Value;
 
@@ -34,78 +34,78 @@ fn get(id: &str) -> Request {
 }
 
 /// What is noted on a volume, and whether it has ever been published.
-pub fn noted(stand: &Stand, id: &str) -> Result<(Option<String>, bool)> {
-    let Reply::Owner { owner, used } = stand.helper()?.ask(&get(id))? else { anyhow::bail!("another reply") };
+pub fn noted(rig: &Rig, id: &str) -> Result<(Option<String>, bool)> {
+    let Reply::Owner { owner, used } = rig.helper()?.ask(&get(id))? else { anyhow::bail!("another reply") };
     Ok((owner.map(|owner: OwnerRecord| owner.as_str().to_owned()), used))
 }
 
-fn a_note_is_kept_and_replaced(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_note_is_kept_and_replaced(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     for request in [set("vol-a", NOTE), get("vol-a")] {
         denied(helper.request(&request)?, ErrorKind::NotFound, "vol-a")?;
     }
     for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))] {
         helper.ask(&create(id, spec))?;
-        ensure!(noted(stand, id)? == (None, false), "something is noted on a new volume");
+        ensure!(noted(rig, id)? == (None, false), "something is noted on a new volume");
         helper.ask(&set(id, NOTE))?;
         helper.ask(&set(id, NOTE))?;
-        ensure!(noted(stand, id)? == (Some(NOTE.to_owned()), false));
+        ensure!(noted(rig, id)? == (Some(NOTE.to_owned()), false));
         let long = "x".repeat(MAX_OWNER);
         helper.ask(&set(id, &long))?;
-        ensure!(noted(stand, id)? == (Some(long), false));
+        ensure!(noted(rig, id)? == (Some(long), false));
         // The settings are where they were.
         helper.ask(&create(id, spec))?;
     }
     for request in [bind("vol-a", "a"), unbind("vol-a", "a")] {
         helper.ask(&request)?;
     }
-    ensure!(noted(stand, "vol-a")?.1, "it was published");
+    ensure!(noted(rig, "vol-a")?.1, "it was published");
     for id in ["vol-a", "vol-b"] {
         helper.ask(&delete(id))?;
     }
     helper.ask_patiently(&create("vol-a", directory_spec(SIZE)))?;
-    ensure!(noted(stand, "vol-a")? == (None, false), "a new volume has the note of a former one");
+    ensure!(noted(rig, "vol-a")? == (None, false), "a new volume has the note of a former one");
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_note_survives_a_kill(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_note_survives_a_kill(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&set("vol-a", NOTE))?;
-    stand.kill_helper()?;
-    let outer = File::open(stand.pool().volume("vol-a"))?;
+    rig.kill_helper()?;
+    let outer = File::open(rig.pool().volume("vol-a"))?;
     let mut bytes = [0; 64];
     let length = fgetxattr(&outer, "trusted.bulkhead.owner", &mut bytes[..])?;
     ensure!(bytes[..length] == *NOTE.as_bytes(), "an administrator can read it without any program of ours");
-    stand.start_helper()?;
-    ensure!(noted(stand, "vol-a")? == (Some(NOTE.to_owned()), false));
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.start_helper()?;
+    ensure!(noted(rig, "vol-a")? == (Some(NOTE.to_owned()), false));
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn garbage_is_no_note_and_can_be_replaced(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn garbage_is_no_note_and_can_be_replaced(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    let outer = File::open(stand.pool().volume("vol-a"))?;
+    let outer = File::open(rig.pool().volume("vol-a"))?;
     for (garbage, errno) in [(&b"\xff\xfe"[..], 74), (b"a\x1b[2J", 74), (&[b'x'; 2000], 34)] {
         fsetxattr(&outer, "trusted.bulkhead.owner", garbage, XattrFlags::empty())?;
         denied(helper.request(&get("vol-a"))?, ErrorKind::Io(errno), "read the owner of volume vol-a")?;
     }
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&set("vol-a", NOTE))?;
-    ensure!(noted(stand, "vol-a")? == (Some(NOTE.to_owned()), false));
+    ensure!(noted(rig, "vol-a")? == (Some(NOTE.to_owned()), false));
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn volumes_are_exported_with_their_notes(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn volumes_are_exported_with_their_notes(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     for (id, note) in [("vol-a", NOTE), ("vol-b", "written by hand"), ("vol-c", "")] {
         helper.ask(&create(id, directory_spec(SIZE)))?;
         if !note.is_empty() {
             helper.ask(&set(id, note))?;
         }
     }
-    let socket = stand.kubelet.csi_socket();
+    let socket = rig.kubelet.csi_socket();
     let text = Printed::by(bulkheadctl(&socket)?.args(["volume", "export", "--pool", "default"]))?.succeeded()?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     ensure!(

@@ -19,8 +19,8 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::random::Random;
-use bulkhead_tests::setting::{Place, PoolFilesystem, Setting};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{Place, PoolFilesystem, RunOptions};
 use bulkhead_tests::wait;
 
 use super::{copies, filesystems};
@@ -37,24 +37,24 @@ const STEP: u64 = 16 << 20;
 /// The number of threads that send requests.
 const WORKERS: usize = 3;
 
-fn a_power_cut_undoes_nothing_that_was_answered(stand: &mut Stand) -> Result<()> {
-    cut(stand, PoolFilesystem::Xfs, 2)?;
-    cut(stand, PoolFilesystem::Ext4, 2)
+fn a_power_cut_undoes_nothing_that_was_answered(rig: &mut Rig) -> Result<()> {
+    cut(rig, PoolFilesystem::Xfs, 2)?;
+    cut(rig, PoolFilesystem::Ext4, 2)
 }
 
-fn a_hundred_power_cuts_on_xfs_undo_nothing_that_was_answered(stand: &mut Stand) -> Result<()> {
-    let number = hundred(stand);
-    cut(stand, PoolFilesystem::Xfs, number)
+fn a_hundred_power_cuts_on_xfs_undo_nothing_that_was_answered(rig: &mut Rig) -> Result<()> {
+    let number = hundred(rig);
+    cut(rig, PoolFilesystem::Xfs, number)
 }
 
-fn a_hundred_power_cuts_on_ext4_undo_nothing_that_was_answered(stand: &mut Stand) -> Result<()> {
-    let number = hundred(stand);
-    cut(stand, PoolFilesystem::Ext4, number)
+fn a_hundred_power_cuts_on_ext4_undo_nothing_that_was_answered(rig: &mut Rig) -> Result<()> {
+    let number = hundred(rig);
+    cut(rig, PoolFilesystem::Ext4, number)
 }
 
 /// The machine's processor is emulated.
-fn hundred(stand: &Stand) -> usize {
-    if stand.setting.place == Place::Host { 100 } else { 10 }
+fn hundred(rig: &Rig) -> usize {
+    if rig.run_options.place == Place::Host { 100 } else { 10 }
 }
 
 /// What a power cut must not change.
@@ -144,55 +144,55 @@ fn written(id: &str, path: &Path) -> PathBuf {
     if Kind::of(id) == Kind::Device { path.to_owned() } else { path.join("file") }
 }
 
-fn cut(stand: &mut Stand, filesystem: PoolFilesystem, number: usize) -> Result<()> {
+fn cut(rig: &mut Rig, filesystem: PoolFilesystem, number: usize) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let seed = std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now as u64);
     println!("BULKHEAD_SEED={seed}");
     // Room for what was deleted and is not yet gone.
-    let setting = Setting { pool_fs: filesystem, pool_mebibytes: 6144, ..stand.setting.clone() };
+    let run_options = RunOptions { pool_fs: filesystem, pool_mebibytes: 6144, ..rig.run_options.clone() };
     // XFS clones a file atomically, with no writes in between.
-    let disks = stand.work().join("disks").join(filesystem.name());
+    let disks = rig.work().join("disks").join(filesystem.name());
     fs::create_dir_all(&disks)?;
     let disk = disks.with_extension("disk");
     File::create_new(&disk)?.set_len(24 << 30)?;
     run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&disk))?;
-    mount_image(&Setting { pool_fs: PoolFilesystem::Xfs, ..Setting::on_host(filesystem) }, &disk, &disks)?;
+    mount_image(&RunOptions { pool_fs: PoolFilesystem::Xfs, ..RunOptions::on_host(filesystem) }, &disk, &disks)?;
     let pool = disks.join("pool");
-    let mut made = Pool::make(&setting, &disks, &pool, "default")?;
+    let mut made = Pool::make(&run_options, &disks, &pool, "default")?;
     made.options.push_str(",filesystems=3");
     if filesystem == PoolFilesystem::Xfs {
         made.options.push_str(",extents=1000");
     }
-    stand.pools = vec![made];
-    stand.helper_flags = filesystems::helper_flags();
+    rig.pools = vec![made];
+    rig.helper_flags = filesystems::helper_flags();
 
-    stand.start_helper()?;
-    let books = load(stand, &disks, seed, number)?;
-    stand.kill_helper()?;
+    rig.start_helper()?;
+    let books = load(rig, &disks, seed, number)?;
+    rig.kill_helper()?;
     mounts::unmount_all(&pool)?;
     for (cut, book) in books.iter().enumerate() {
         let clone = disks.join(format!("{cut}.disk"));
-        mount_image(&setting, &clone, &pool).with_context(|| format!("cut {cut}"))?;
-        stand.start_helper().with_context(|| format!("start after cut {cut}"))?;
-        check(stand, book).with_context(|| format!("after cut {cut} of {number}"))?;
-        stand.kill_helper()?;
+        mount_image(&run_options, &clone, &pool).with_context(|| format!("cut {cut}"))?;
+        rig.start_helper().with_context(|| format!("start after cut {cut}"))?;
+        check(rig, book).with_context(|| format!("after cut {cut} of {number}"))?;
+        rig.kill_helper()?;
         mounts::unmount_all(&pool)?;
         fs::remove_file(clone)?;
     }
-    stand.pools.clear();
+    rig.pools.clear();
     mounts::unmount_all(&disks)?;
     Ok(fs::remove_file(disk)?)
 }
 
 /// Sends requests, and clones the pool's disk `number` times meanwhile. Returns what is certain at each cut.
-fn load(stand: &Stand, disks: &Path, seed: u64, number: usize) -> Result<Vec<Book>> {
+fn load(rig: &Rig, disks: &Path, seed: u64, number: usize) -> Result<Vec<Book>> {
     let (book, done) = (Mutex::new(Book::new()), AtomicBool::new(false));
     let mut random = Random::new(seed);
     std::thread::scope(|scope| {
         let worker = |worker| {
-            let (socket, targets) = (stand.helper_socket(), stand.publish_directory());
+            let (socket, targets) = (rig.helper_socket(), rig.publish_directory());
             let random = Random::new(seed ^ (worker as u64 + 1));
-            let takes_snapshots = stand.pool().options.contains("extents");
+            let takes_snapshots = rig.pool().options.contains("extents");
             let mut worker = Worker { socket, targets, book: &book, random, worker, takes_snapshots };
             let done = &done;
             scope.spawn(move || {
@@ -206,7 +206,7 @@ fn load(stand: &Stand, disks: &Path, seed: u64, number: usize) -> Result<Vec<Boo
         let mut cuts = || {
             let mut books = Vec::new();
             for cut in 0..number {
-                std::thread::sleep(stand.patience(Duration::from_millis(20 + random.below(150) as u64)));
+                std::thread::sleep(rig.patience(Duration::from_millis(20 + random.below(150) as u64)));
                 let source = File::open(disks.join("pool.disk"))?;
                 let clone = File::create_new(disks.join(format!("{cut}.disk")))?;
                 let mut certain = lock(&book).clone();
@@ -362,8 +362,8 @@ fn larger(id: &str, size: u64) -> u64 {
 }
 
 /// Checks what a start finds after a cut, and that all of it can be deleted.
-fn check(stand: &Stand, book: &Book) -> Result<()> {
-    let helper = stand.helper()?;
+fn check(rig: &Rig, book: &Book) -> Result<()> {
+    let helper = rig.helper()?;
     let Reply::Volumes(listed) = helper.ask(&Request::List { after: None, limit: 16 })? else {
         anyhow::bail!("no list");
     };
@@ -380,7 +380,7 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
                 let found = listed.get(id).with_context(|| format!("{id} is missing: {known:?}"))?;
                 ensure!(found >= size, "{id} has {found} bytes: {known:?}");
                 if let (true, Some(content)) = (is_snapshot(id), content) {
-                    let image = stand.pool().volume(id).join("image");
+                    let image = rig.pool().volume(id).join("image");
                     has_number(&image, *content).with_context(|| format!("{id}: {known:?}"))?;
                     continue;
                 }
@@ -389,13 +389,13 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
                     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
                 }
                 if let Some(content) = content {
-                    has_content(stand, id, *content).with_context(|| format!("{id}: {known:?}"))?;
+                    has_content(rig, id, *content).with_context(|| format!("{id}: {known:?}"))?;
                 }
             }
         }
     }
     let names: Vec<&String> = listed.keys().collect();
-    left(stand, &names).context("what was unfinished")?;
+    left(rig, &names).context("what was unfinished")?;
     for (id, size) in &listed {
         if is_snapshot(id) {
             granted(&helper, &delete_snapshot(id))?;
@@ -408,33 +408,33 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
         let condition = usage.condition;
         ensure!(condition.as_ref().is_none_or(|kind| *kind == Condition::NotEnforced), "{id}: {condition:?}");
         ensure!(usage.spec == VolumeSpec { size: bytes(*size), ..spec(id) }, "{id}: {:?}", usage.spec);
-        in_use(stand, id, |path| {
+        in_use(rig, id, |path| {
             let space = rustix::fs::statvfs(path)?;
             let is_whole = Kind::of(id) != Kind::Filesystem || space.f_blocks * space.f_frsize > size * 7 / 10;
             ensure!(is_whole, "the filesystem of {id} has {} blocks", space.f_blocks);
             Ok(())
         })?;
         if Kind::of(id) == Kind::Filesystem {
-            filesystems::check_image(stand, id)?;
+            filesystems::check_image(rig, id)?;
         }
         granted(&helper, &delete(id))?;
     }
-    left(stand, &[])?;
-    ensure!(mounts::below(&stand.publish_directory())?.is_empty());
-    filesystems::check_detached(stand)
+    left(rig, &[])?;
+    ensure!(mounts::below(&rig.publish_directory())?.is_empty());
+    filesystems::check_detached(rig)
 }
 
 /// Looks at a volume while it is published.
-fn in_use(stand: &Stand, id: &str, look: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let (helper, [before, after]) = (stand.helper()?, Kind::of(id).uses(id));
+fn in_use(rig: &Rig, id: &str, look: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let (helper, [before, after]) = (rig.helper()?, Kind::of(id).uses(id));
     before.iter().try_for_each(|request| granted(&helper, request).map(drop))?;
-    look(&stand.target(id))?;
+    look(&rig.target(id))?;
     after.iter().try_for_each(|request| granted(&helper, request).map(drop))
 }
 
 /// Checks that what was written to a volume is there.
-fn has_content(stand: &Stand, id: &str, content: u64) -> Result<()> {
-    in_use(stand, id, |path| has_number(&written(id, path), content))
+fn has_content(rig: &Rig, id: &str, content: u64) -> Result<()> {
+    in_use(rig, id, |path| has_number(&written(id, path), content))
 }
 
 /// Checks what a file or a device begins with.
@@ -446,10 +446,10 @@ fn has_number(path: &Path, content: u64) -> Result<()> {
 }
 
 /// Waits until the pool contains these volumes and nothing else, and has promised nothing else.
-fn left(stand: &Stand, volumes: &[&String]) -> Result<()> {
-    let helper = stand.helper()?;
-    wait::until(stand.patience(Duration::from_secs(15)), || {
-        let entries = stand.pool().entries()?;
+fn left(rig: &Rig, volumes: &[&String]) -> Result<()> {
+    let helper = rig.helper()?;
+    wait::until(rig.patience(Duration::from_secs(15)), || {
+        let entries = rig.pool().entries()?;
         ensure!(
             entries.iter().collect::<Vec<_>>() == volumes,
             "the pool holds {entries:?}, and {volumes:?} are listed"

@@ -12,7 +12,7 @@ use bulkhead_tests::daemon::FRONTEND_UID;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     a_client_written_from_the_page_alone_is_served: Bare + Host,
@@ -31,14 +31,14 @@ const SCRIPTS: [(&str, &str); 3] = [
 const PYTHON: &str = "/usr/bin/python3";
 const SIZE: u64 = 1 << 20;
 
-fn a_client_written_from_the_page_alone_is_served(stand: &mut Stand) -> Result<()> {
-    let scripts = begin(stand)?;
-    let client = stand.helper()?;
+fn a_client_written_from_the_page_alone_is_served(rig: &mut Rig) -> Result<()> {
+    let scripts = begin(rig)?;
+    let client = rig.helper()?;
     for number in 0..20 {
         client.ask(&create(&format!("vol-{number}"), directory_spec(SIZE)))?;
     }
     client.ask(&bind("vol-3", "t"))?;
-    let said = |arguments: &[&str]| python(stand, &scripts, "client.py", arguments);
+    let said = |arguments: &[&str]| python(rig, &scripts, "client.py", arguments);
     ensure!(said(&["welcome"])?.contains("'driver': 'bulkhead.csi.local'"));
     ensure!(said(&["list"])?.lines().count() == 20);
     ensure!(said(&["pool", "default"])?.contains("'volumes': 20"));
@@ -50,9 +50,9 @@ fn a_client_written_from_the_page_alone_is_served(stand: &mut Stand) -> Result<(
     (0..20).try_for_each(|number| client.ask(&delete(&format!("vol-{number}"))).map(drop))
 }
 
-fn hostile_conversations_end_as_the_page_says(stand: &mut Stand) -> Result<()> {
-    let scripts = begin(stand)?;
-    let said = python(stand, &scripts, "hostile.py", &[])?;
+fn hostile_conversations_end_as_the_page_says(rig: &mut Rig) -> Result<()> {
+    let scripts = begin(rig)?;
+    let said = python(rig, &scripts, "hostile.py", &[])?;
     let verdict = said.lines().last().unwrap_or_default();
     ensure!(verdict.ends_with(" passed, 0 failed") && verdict.len() > 19, "{said}");
     println!("{verdict}");
@@ -60,10 +60,10 @@ fn hostile_conversations_end_as_the_page_says(stand: &mut Stand) -> Result<()> {
 }
 
 /// Starts only the helper, and writes the scripts to a place where the frontend's user can read them.
-fn begin(stand: &mut Stand) -> Result<PathBuf> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let directory = stand.work().join("scripts");
+fn begin(rig: &mut Rig) -> Result<PathBuf> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let directory = rig.work().join("scripts");
     fs::create_dir(&directory)?;
     for (name, text) in SCRIPTS {
         fs::write(directory.join(name), text)?;
@@ -71,39 +71,39 @@ fn begin(stand: &mut Stand) -> Result<PathBuf> {
     Ok(directory)
 }
 
-fn python(stand: &Stand, scripts: &Path, name: &str, arguments: &[&str]) -> Result<String> {
+fn python(rig: &Rig, scripts: &Path, name: &str, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(PYTHON);
-    command.arg("-B").arg(scripts.join(name)).arg("--socket").arg(stand.helper_socket()).args(arguments);
+    command.arg("-B").arg(scripts.join(name)).arg("--socket").arg(rig.helper_socket()).args(arguments);
     let output = command.uid(FRONTEND_UID).gid(FRONTEND_UID).output().context("start /usr/bin/python3")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{name}: {}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
     Ok(said)
 }
 
-fn random_packets_leave_nothing(stand: &mut Stand) -> Result<()> {
-    random_packets(stand, 10_000)
+fn random_packets_leave_nothing(rig: &mut Rig) -> Result<()> {
+    random_packets(rig, 10_000)
 }
 
-fn very_many_random_packets_leave_nothing(stand: &mut Stand) -> Result<()> {
-    random_packets(stand, 120_000)
+fn very_many_random_packets_leave_nothing(rig: &mut Rig) -> Result<()> {
+    random_packets(rig, 120_000)
 }
 
 /// Real requests in random order, most of them with a few bytes changed. Each is answered or ends its connection; the
 /// helper survives, and whatever they created can be undone.
-fn random_packets(stand: &mut Stand, number: u32) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
+fn random_packets(rig: &mut Rig, number: u32) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
     let seeds = requests().iter().map(encode).collect::<Result<Vec<_>, _>>()?;
     let mut random = Random::new(10);
-    let mut client = stand.helper()?;
+    let mut client = rig.helper()?;
     let (mut answered, mut granted) = (0, 0);
     for round in 0..number {
         let packet = random.mutated(&seeds);
         // The helper may have closed the connection because of the previous packet.
         let answer = client.send(&packet).and_then(|()| client.receive()).with_context(|| format!("packet {round}"))?;
         let Some(answer) = answer else {
-            stand.running_helper()?.check_alive().with_context(|| format!("packet {round}: {packet:02x?}"))?;
-            client = stand.helper()?;
+            rig.running_helper()?.check_alive().with_context(|| format!("packet {round}: {packet:02x?}"))?;
+            client = rig.helper()?;
             continue;
         };
         let response: Response = decode(&answer).with_context(|| format!("packet {round}: {packet:02x?}"))?;
@@ -112,7 +112,7 @@ fn random_packets(stand: &mut Stand, number: u32) -> Result<()> {
     }
     println!("{number} packets, of which {answered} were answered and {granted} granted");
     ensure!(answered > number / 10 && granted > number / 50, "too few packets were requests");
-    undo_everything(stand)
+    undo_everything(rig)
 }
 
 /// Requests that are related to one another.
@@ -153,9 +153,9 @@ fn requests() -> Vec<Request> {
 }
 
 /// Unpublishes and deletes everything there is.
-fn undo_everything(stand: &Stand) -> Result<()> {
-    let client = stand.helper()?;
-    let publish = stand.publish_directory();
+fn undo_everything(rig: &Rig) -> Result<()> {
+    let client = rig.helper()?;
+    let publish = rig.publish_directory();
     loop {
         let page = client.ask(&Request::List { after: None, limit: 16 })?;
         let Reply::Volumes(page) = page else { anyhow::bail!("a list is no list") };

@@ -15,9 +15,9 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::volume;
 use bulkhead_tests::observe::{loops, mounts, quotas};
 use bulkhead_tests::pool::{Pool, run};
-use bulkhead_tests::setting::Phase::{AfterReboot, BeforeReboot};
-use bulkhead_tests::setting::program;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::Phase::{AfterReboot, BeforeReboot};
+use bulkhead_tests::run_options::program;
 
 cases! {
     volumes_are_left_published: Reboot(BeforeReboot),
@@ -39,8 +39,8 @@ fn volumes() -> Vec<(String, &'static str, VolumeCapability)> {
     volumes
 }
 
-fn target(stand: &Stand, id: &str) -> PathBuf {
-    stand.target(id)
+fn target(rig: &Rig, id: &str) -> PathBuf {
+    rig.target(id)
 }
 
 fn discard(id: &str) -> Request {
@@ -51,23 +51,23 @@ fn pattern(id: &str) -> Vec<u8> {
     id.bytes().cycle().take(1 << 20).collect()
 }
 
-fn start(stand: &mut Stand) -> Result<()> {
-    stand.pools = POOLS.map(|(name, directory)| Pool::existing(Path::new(directory), name)).into();
+fn start(rig: &mut Rig) -> Result<()> {
+    rig.pools = POOLS.map(|(name, directory)| Pool::existing(Path::new(directory), name)).into();
     for (_, directory) in POOLS {
         if !Path::new(directory).join(".bulkhead").exists() {
             run(Command::new(program("bulkhead-setup")?).args(["init-pool", directory]))?;
         }
     }
-    stand.start()
+    rig.start()
 }
 
-fn volumes_are_left_published(stand: &mut Stand) -> Result<()> {
-    start(stand)?;
-    let csi = stand.csi()?;
+fn volumes_are_left_published(rig: &mut Rig) -> Result<()> {
+    start(rig)?;
+    let csi = rig.csi()?;
     for (id, pool, capability) in volumes() {
         let parameters = parameters(&[("pool", pool)]);
         csi.create_volume(CreateVolumeRequest { parameters, ..create(&id, SIZE, capability.clone()) })?;
-        let at = target(stand, &id);
+        let at = target(rig, &id);
         csi.node_publish_volume(publish(&id, &at, capability.clone()))?;
         let file = if capability == mount() {
             File::create(at.join("file"))?
@@ -90,11 +90,11 @@ fn volumes_are_left_published(stand: &mut Stand) -> Result<()> {
         fs::write(data.join(number.to_string()), "x")?;
     }
     csi.delete_volume(delete("going"))?;
-    stand.leave_as_it_is();
+    rig.leave_as_it_is();
     Ok(())
 }
 
-fn volumes_are_found_unpublished_and_whole(stand: &mut Stand) -> Result<()> {
+fn volumes_are_found_unpublished_and_whole(rig: &mut Rig) -> Result<()> {
     // No mount and no loop device survives a reboot.
     for (_, directory) in POOLS {
         let device = Pool::existing(Path::new(directory), "any").device()?;
@@ -102,17 +102,17 @@ fn volumes_are_found_unpublished_and_whole(stand: &mut Stand) -> Result<()> {
         let elsewhere = |mount: &mounts::Mount| mount.device == device && mount.point != Path::new(directory);
         ensure!(!mounts::all()?.iter().any(elsewhere), "a volume is still mounted");
     }
-    start(stand)?;
+    start(rig)?;
     // Neither a reboot nor a power cut makes a volume look as if it had never been used.
     for (id, ..) in volumes() {
-        denied(stand.helper()?.request(&discard(&id))?, ErrorKind::Refused, "may hold data")?;
+        denied(rig.helper()?.request(&discard(&id))?, ErrorKind::Refused, "may hold data")?;
     }
-    stand.helper()?.ask(&discard("spare"))?;
-    let csi = stand.csi()?;
+    rig.helper()?.ask(&discard("spare"))?;
+    let csi = rig.csi()?;
     let listed = csi.list_volumes(ListVolumesRequest::default())?.entries.len();
     ensure!(listed == volumes().len(), "{listed} volumes");
     for (id, pool, capability) in volumes() {
-        let at = target(stand, &id);
+        let at = target(rig, &id);
         csi.node_unpublish_volume(unpublish(&id, &at))?;
         csi.node_publish_volume(publish(&id, &at, capability.clone()))?;
         let path = if capability == mount() { at.join("file") } else { at.clone() };
@@ -128,7 +128,7 @@ fn volumes_are_found_unpublished_and_whole(stand: &mut Stand) -> Result<()> {
         }
     }
     for (id, ..) in volumes() {
-        csi.node_unpublish_volume(unpublish(&id, &target(stand, &id)))?;
+        csi.node_unpublish_volume(unpublish(&id, &target(rig, &id)))?;
         csi.delete_volume(delete(&id))?;
     }
     Ok(())

@@ -14,7 +14,7 @@ use bulkhead_tests::expect::refused;
 use bulkhead_tests::helper::{self, bind, directory_spec, image_spec, unbind, volume};
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use tonic::Code;
 
@@ -45,52 +45,52 @@ enum Victim {
     Both,
 }
 
-fn kill(stand: &mut Stand, victim: Victim) -> Result<()> {
+fn kill(rig: &mut Rig, victim: Victim) -> Result<()> {
     match victim {
-        Victim::Helper => stand.restart_helper(),
-        Victim::Frontend => stand.restart_frontend(),
+        Victim::Helper => rig.restart_helper(),
+        Victim::Frontend => rig.restart_frontend(),
         Victim::Both => {
-            stand.kill_frontend()?;
-            stand.restart_helper()?;
-            stand.start_frontend()
+            rig.kill_frontend()?;
+            rig.restart_helper()?;
+            rig.start_frontend()
         }
     }
 }
 
-type Step<'a> = &'a dyn Fn(&Stand) -> Result<()>;
+type Step<'a> = &'a dyn Fn(&Rig) -> Result<()>;
 
 /// The whole life of a volume in CSI calls; after each call the victim is killed, and then the call is repeated.
-fn life(stand: &mut Stand, victim: Victim) -> Result<()> {
+fn life(rig: &mut Rig, victim: Victim) -> Result<()> {
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        let (target, other) = (stand.target(id), stand.target("other"));
+        let (target, other) = (rig.target(id), rig.target("other"));
         let steps: [Step<'_>; 8] = [
-            &|stand| Ok(stand.csi()?.create_volume(create(id, SIZE, capability.clone())).map(drop)?),
-            &|stand| Ok(stand.csi()?.node_publish_volume(publish(id, &target, capability.clone())).map(drop)?),
-            &|stand| Ok(stand.csi()?.node_publish_volume(publish(id, &other, capability.clone())).map(drop)?),
-            &|stand| Ok(stand.csi()?.node_expand_volume(node_expand(id, &target, 2 * SIZE)).map(drop)?),
-            &|stand| {
-                let total = stand.csi()?.node_get_volume_stats(stats(id, &target))?.usage[0].total;
+            &|rig| Ok(rig.csi()?.create_volume(create(id, SIZE, capability.clone())).map(drop)?),
+            &|rig| Ok(rig.csi()?.node_publish_volume(publish(id, &target, capability.clone())).map(drop)?),
+            &|rig| Ok(rig.csi()?.node_publish_volume(publish(id, &other, capability.clone())).map(drop)?),
+            &|rig| Ok(rig.csi()?.node_expand_volume(node_expand(id, &target, 2 * SIZE)).map(drop)?),
+            &|rig| {
+                let total = rig.csi()?.node_get_volume_stats(stats(id, &target))?.usage[0].total;
                 ensure!(total == 2 * SIZE && mounts::at(&target)?.len() == 1 && mounts::at(&other)?.len() == 1);
-                let devices = loops::backed_by(&stand.pool().device()?)?.len();
+                let devices = loops::backed_by(&rig.pool().device()?)?.len();
                 ensure!(devices == usize::from(id == "vol-b"), "{devices} loop devices");
                 Ok(())
             },
-            &|stand| Ok(stand.csi()?.node_unpublish_volume(unpublish(id, &other)).map(drop)?),
-            &|stand| Ok(stand.csi()?.node_unpublish_volume(unpublish(id, &target)).map(drop)?),
-            &|stand| Ok(stand.csi()?.delete_volume(delete(id)).map(drop)?),
+            &|rig| Ok(rig.csi()?.node_unpublish_volume(unpublish(id, &other)).map(drop)?),
+            &|rig| Ok(rig.csi()?.node_unpublish_volume(unpublish(id, &target)).map(drop)?),
+            &|rig| Ok(rig.csi()?.delete_volume(delete(id)).map(drop)?),
         ];
         for (number, step) in steps.iter().enumerate() {
-            step(stand).with_context(|| format!("step {number} of {id}"))?;
-            kill(stand, victim)?;
-            step(stand).with_context(|| format!("step {number} of {id}, repeated"))?;
+            step(rig).with_context(|| format!("step {number} of {id}"))?;
+            kill(rig, victim)?;
+            step(rig).with_context(|| format!("step {number} of {id}, repeated"))?;
         }
     }
     Ok(())
 }
 
 /// Requests to the helper are smaller steps than calls of CSI.
-fn the_helper_is_killed_between_any_two_requests(stand: &mut Stand) -> Result<()> {
-    life(stand, Victim::Helper)?;
+fn the_helper_is_killed_between_any_two_requests(rig: &mut Rig) -> Result<()> {
+    life(rig, Victim::Helper)?;
     let id = || volume("vol-c");
     let device = |path| Request::MakeDevice { volume: id(), target: helper::target("work", path), exclusive: false };
     let no_device = |path| Request::RemoveDevice { volume: id(), target: helper::target("work", path) };
@@ -112,80 +112,80 @@ fn the_helper_is_killed_between_any_two_requests(stand: &mut Stand) -> Result<()
         unbind("vol-d", "c"),
         helper::delete("vol-d"),
     ] {
-        let first = stand.helper()?.ask(&request)?;
-        stand.restart_helper()?;
-        let again = stand.helper()?.ask(&request)?;
+        let first = rig.helper()?.ask(&request)?;
+        rig.restart_helper()?;
+        let again = rig.helper()?.ask(&request)?;
         ensure!(first == again, "{request:?} is answered with {first:?}, and after a kill with {again:?}");
     }
     Ok(())
 }
 
-fn the_frontend_is_killed_between_any_two_calls(stand: &mut Stand) -> Result<()> {
-    life(stand, Victim::Frontend)
+fn the_frontend_is_killed_between_any_two_calls(rig: &mut Rig) -> Result<()> {
+    life(rig, Victim::Frontend)
 }
 
-fn both_are_killed_between_any_two_calls(stand: &mut Stand) -> Result<()> {
-    life(stand, Victim::Both)
+fn both_are_killed_between_any_two_calls(rig: &mut Rig) -> Result<()> {
+    life(rig, Victim::Both)
 }
 
-fn the_frontend_keeps_working_when_the_helper_restarts(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let pid = stand.running_frontend()?.pid();
+fn the_frontend_keeps_working_when_the_helper_restarts(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let pid = rig.running_frontend()?.pid();
     for round in 0..3 {
-        stand.restart_helper()?;
-        wait::until(stand.patience(Duration::from_secs(10)), || {
+        rig.restart_helper()?;
+        wait::until(rig.patience(Duration::from_secs(10)), || {
             ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "not ready in round {round}");
             Ok(())
         })?;
         csi.create_volume(create("vol-a", SIZE, mount()))?;
         csi.delete_volume(delete("vol-a"))?;
         // New clients find it at the same path.
-        stand.csi()?.probe(ProbeRequest {})?;
+        rig.csi()?.probe(ProbeRequest {})?;
     }
-    ensure!(stand.running_frontend()?.pid() == pid);
-    stand.running_frontend()?.check_alive()
+    ensure!(rig.running_frontend()?.pid() == pid);
+    rig.running_frontend()?.check_alive()
 }
 
-fn a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
-    stand.kill_helper()?;
-    let answer = csi.node_publish_volume(publish("vol-a", &stand.target("a"), mount()));
+    rig.kill_helper()?;
+    let answer = csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()));
     refused(answer, Code::Unavailable, "helper")?;
-    stand.start_helper()?;
-    wait::until(stand.patience(Duration::from_secs(10)), || {
-        csi.node_publish_volume(publish("vol-a", &stand.target("a"), mount()))?;
+    rig.start_helper()?;
+    wait::until(rig.patience(Duration::from_secs(10)), || {
+        csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()))?;
         Ok(())
     })?;
-    csi.node_unpublish_volume(unpublish("vol-a", &stand.target("a")))?;
+    csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a")))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn clients_wait_while_the_frontend_is_away(stand: &mut Stand) -> Result<()> {
-    let inode = |stand: &Stand| -> Result<u64> {
-        Ok(std::os::unix::fs::MetadataExt::ino(&fs::symlink_metadata(stand.kubelet.csi_socket())?))
+fn clients_wait_while_the_frontend_is_away(rig: &mut Rig) -> Result<()> {
+    let inode = |rig: &Rig| -> Result<u64> {
+        Ok(std::os::unix::fs::MetadataExt::ino(&fs::symlink_metadata(rig.kubelet.csi_socket())?))
     };
-    let before = inode(stand)?;
-    stand.kill_frontend()?;
-    let waiting = std::os::unix::net::UnixStream::connect(stand.kubelet.csi_socket())?;
-    stand.start_frontend()?;
+    let before = inode(rig)?;
+    rig.kill_frontend()?;
+    let waiting = std::os::unix::net::UnixStream::connect(rig.kubelet.csi_socket())?;
+    rig.start_frontend()?;
     drop(waiting);
-    ensure!(inode(stand)? == before, "the kubelet would see another socket");
+    ensure!(inode(rig)? == before, "the kubelet would see another socket");
     Ok(())
 }
 
-fn half_made_volumes_are_swept(stand: &mut Stand) -> Result<()> {
-    stand.kill_helper()?;
-    let pool = stand.pool().directory.clone();
+fn half_made_volumes_are_swept(rig: &mut Rig) -> Result<()> {
+    rig.kill_helper()?;
+    let pool = rig.pool().directory.clone();
     fs::create_dir_all(pool.join(".making.vol-a/data/deep"))?;
     fs::create_dir(pool.join(".making.vol-b"))?;
     fs::write(pool.join(".making.vol-b/image"), vec![1; 1 << 20])?;
-    stand.start_helper()?;
-    let csi = stand.csi()?;
+    rig.start_helper()?;
+    let csi = rig.csi()?;
     // The names are available immediately, whatever remains to be emptied.
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        wait::until(stand.patience(Duration::from_secs(10)), || {
+        wait::until(rig.patience(Duration::from_secs(10)), || {
             csi.create_volume(create(id, SIZE, capability.clone()))?;
             Ok(())
         })?;
@@ -196,26 +196,26 @@ fn half_made_volumes_are_swept(stand: &mut Stand) -> Result<()> {
 
 /// A start finds the attempt that it has to set aside before the one that an earlier start set aside, under the first
 /// number.
-fn a_volume_that_is_half_made_again_is_swept_as_well(stand: &mut Stand) -> Result<()> {
-    stand.kill_helper()?;
-    let pool = stand.pool().directory.clone();
+fn a_volume_that_is_half_made_again_is_swept_as_well(rig: &mut Rig) -> Result<()> {
+    rig.kill_helper()?;
+    let pool = rig.pool().directory.clone();
     for number in 0..20 {
         fs::create_dir(pool.join(format!(".making.vol-{number}")))?;
         fs::create_dir(pool.join(format!(".deleted.{}.making.vol-{number}", number + 1)))?;
     }
-    stand.start_helper()?;
-    stand.csi()?.create_volume(create("vol-0", SIZE, mount()))?;
-    stand.csi()?.delete_volume(delete("vol-0"))?;
-    wait::until(stand.patience(Duration::from_secs(10)), || {
-        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+    rig.start_helper()?;
+    rig.csi()?.create_volume(create("vol-0", SIZE, mount()))?;
+    rig.csi()?.delete_volume(delete("vol-0"))?;
+    wait::until(rig.patience(Duration::from_secs(10)), || {
+        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
         Ok(())
     })
 }
 
-fn interrupted_deletes_are_finished(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn interrupted_deletes_are_finished(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
-    let outer = stand.pool().volume("vol-a");
+    let outer = rig.pool().volume("vol-a");
     for directory in 0..30 {
         fs::create_dir(outer.join(format!("data/{directory}")))?;
         for file in 0..25 {
@@ -223,23 +223,23 @@ fn interrupted_deletes_are_finished(stand: &mut Stand) -> Result<()> {
         }
     }
     csi.delete_volume(delete("vol-a"))?;
-    stand.restart_helper()?;
-    wait::until(stand.patience(Duration::from_secs(15)), || {
-        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+    rig.restart_helper()?;
+    wait::until(rig.patience(Duration::from_secs(15)), || {
+        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
         Ok(())
     })
 }
 
-fn foreign_entries_in_a_pool_stay(stand: &mut Stand) -> Result<()> {
-    let pool = stand.pool().directory.clone();
-    stand.kill_helper()?;
+fn foreign_entries_in_a_pool_stay(rig: &mut Rig) -> Result<()> {
+    let pool = rig.pool().directory.clone();
+    rig.kill_helper()?;
     fs::create_dir_all(pool.join("Foreign/deep"))?;
     fs::write(pool.join("file"), "content")?;
     // A directory that only looks like a volume.
     fs::create_dir(pool.join("looks-like-one"))?;
-    stand.start_helper()?;
-    let csi = stand.csi()?;
-    wait::until(stand.patience(Duration::from_secs(10)), || {
+    rig.start_helper()?;
+    let csi = rig.csi()?;
+    wait::until(rig.patience(Duration::from_secs(10)), || {
         Ok(csi.list_volumes(ListVolumesRequest::default()).map(drop)?)
     })?;
     let listed = csi.list_volumes(ListVolumesRequest::default())?;
@@ -256,12 +256,12 @@ fn foreign_entries_in_a_pool_stay(stand: &mut Stand) -> Result<()> {
 }
 
 /// Kills at random moments, again and again.
-fn the_helper_is_killed_during_calls(stand: &mut Stand) -> Result<()> {
+fn the_helper_is_killed_during_calls(rig: &mut Rig) -> Result<()> {
     for round in 0..40_u64 {
         let id = format!("vol-{round}");
         let capability = if round % 2 == 0 { mount() } else { block() };
-        let target = stand.target(&id);
-        let socket = stand.kubelet.csi_socket();
+        let target = rig.target(&id);
+        let socket = rig.kubelet.csi_socket();
         std::thread::scope(|scope| {
             let calls = scope.spawn(|| {
                 let Ok(csi) = bulkhead_tests::csi::CsiClient::connect(&socket) else { return };
@@ -273,12 +273,12 @@ fn the_helper_is_killed_during_calls(stand: &mut Stand) -> Result<()> {
                 let _ = csi.delete_volume(delete(&id));
             });
             std::thread::sleep(Duration::from_micros(round * 400));
-            let killed = stand.restart_helper();
+            let killed = rig.restart_helper();
             let _ = calls.join();
             killed
         })?;
-        let csi = stand.csi()?;
-        wait::until(stand.patience(Duration::from_secs(10)), || {
+        let csi = rig.csi()?;
+        wait::until(rig.patience(Duration::from_secs(10)), || {
             csi.create_volume(create(&id, SIZE, capability.clone()))?;
             Ok(())
         })?;
@@ -286,32 +286,32 @@ fn the_helper_is_killed_during_calls(stand: &mut Stand) -> Result<()> {
         ensure!(mounts::at(&target)?.len() == 1, "round {round}");
         csi.node_unpublish_volume(unpublish(&id, &target))?;
         csi.delete_volume(delete(&id))?;
-        ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty(), "round {round} leaves a loop device");
+        ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty(), "round {round} leaves a loop device");
     }
     Ok(())
 }
 
-fn a_cancelled_call_runs_to_its_end(stand: &mut Stand) -> Result<()> {
+fn a_cancelled_call_runs_to_its_end(rig: &mut Rig) -> Result<()> {
     for round in 0..10 {
-        let mut hasty = stand.csi()?;
+        let mut hasty = rig.csi()?;
         hasty.set_limit(Duration::from_micros(200 * round));
         let _ = hasty.create_volume(create("vol-a", SIZE, block()));
-        let csi = stand.csi()?;
+        let csi = rig.csi()?;
         // While the first call is running, the second one is asked to retry.
-        wait::until(stand.patience(Duration::from_secs(5)), || {
+        wait::until(rig.patience(Duration::from_secs(5)), || {
             csi.create_volume(create("vol-a", SIZE, block()))?;
             Ok(())
         })?;
-        let target = stand.target("a");
+        let target = rig.target("a");
         let _ = hasty.node_publish_volume(publish("vol-a", &target, block()));
-        wait::until(stand.patience(Duration::from_secs(5)), || {
+        wait::until(rig.patience(Duration::from_secs(5)), || {
             csi.node_publish_volume(publish("vol-a", &target, block()))?;
             Ok(())
         })?;
-        check_published_once(stand, &target)?;
+        check_published_once(rig, &target)?;
         let _ = hasty.node_unpublish_volume(unpublish("vol-a", &target));
         for request in 0..2 {
-            wait::until(stand.patience(Duration::from_secs(5)), || {
+            wait::until(rig.patience(Duration::from_secs(5)), || {
                 if request == 0 {
                     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
                 } else {
@@ -324,32 +324,32 @@ fn a_cancelled_call_runs_to_its_end(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn check_published_once(stand: &Stand, target: &Path) -> Result<()> {
-    let (mounted, devices) = (mounts::at(target)?, loops::backed_by(&stand.pool().device()?)?);
+fn check_published_once(rig: &Rig, target: &Path) -> Result<()> {
+    let (mounted, devices) = (mounts::at(target)?, loops::backed_by(&rig.pool().device()?)?);
     ensure!(mounted.len() == 1 && devices.len() == 1, "{mounted:?} {devices:?}");
     Ok(())
 }
 
-fn the_emptier_ends_with_the_helper(stand: &mut Stand) -> Result<()> {
+fn the_emptier_ends_with_the_helper(rig: &mut Rig) -> Result<()> {
     use bulkhead_tests::observe::processes;
-    let helper = i32::try_from(stand.running_helper()?.pid())?;
+    let helper = i32::try_from(rig.running_helper()?.pid())?;
     let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
     let runs = |pid: i32| Path::new(&format!("/proc/{pid}/stat")).exists() && !is_zombie(pid);
-    stand.kill_helper()?;
-    wait::until(stand.patience(Duration::from_secs(5)), || {
+    rig.kill_helper()?;
+    wait::until(rig.patience(Duration::from_secs(5)), || {
         ensure!(!runs(emptier), "the emptier still runs");
         Ok(())
     })?;
-    stand.start_helper()?;
+    rig.start_helper()?;
     // Conversely, the helper ends rather than serve without an emptier.
-    let helper = i32::try_from(stand.running_helper()?.pid())?;
+    let helper = i32::try_from(rig.running_helper()?.pid())?;
     let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
     let pid = rustix::process::Pid::from_raw(emptier).context("process id")?;
     rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
-    let limit = stand.patience(Duration::from_secs(10));
-    let status = stand.running_helper()?.wait(limit)?;
+    let limit = rig.patience(Duration::from_secs(10));
+    let status = rig.running_helper()?.wait(limit)?;
     ensure!(!status.success(), "{status}");
-    stand.start_helper()
+    rig.start_helper()
 }
 
 fn is_zombie(pid: i32) -> bool {
@@ -357,49 +357,49 @@ fn is_zombie(pid: i32) -> bool {
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
-fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("fast")?;
-    stand.start()?;
-    let target = stand.target("a");
+fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("fast")?;
+    rig.start()?;
+    let target = rig.target("a");
     let fast = parameters(&[("pool", "fast")]);
-    stand.csi()?.create_volume(CreateVolumeRequest { parameters: fast, ..create("vol-a", SIZE, mount()) })?;
-    stand.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
-    let marker = stand.pools[1].directory.join(".bulkhead");
-    let hidden = stand.work().join("marker");
+    rig.csi()?.create_volume(CreateVolumeRequest { parameters: fast, ..create("vol-a", SIZE, mount()) })?;
+    rig.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let marker = rig.pools[1].directory.join(".bulkhead");
+    let hidden = rig.work().join("marker");
     let content = fs::read(&marker)?;
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     fs::write(&hidden, &content)?;
     fs::remove_file(&marker)?;
-    stand.start_helper()?;
-    let csi = stand.csi()?;
+    rig.start_helper()?;
+    let csi = rig.csi()?;
     refused(csi.delete_volume(delete("vol-a")), Code::FailedPrecondition, "fast")?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "fast")?;
     // A volume that is definitely in no pool has nothing to unpublish.
-    csi.node_unpublish_volume(unpublish("vol-z", &stand.target("z")))?;
+    csi.node_unpublish_volume(unpublish("vol-z", &rig.target("z")))?;
     ensure!(mounts::at(&target)?.len() == 1);
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     fs::write(&marker, &content)?;
     fs::remove_file(&hidden)?;
-    stand.start_helper()?;
-    stand.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
-    stand.csi()?.delete_volume(delete("vol-a"))?;
+    rig.start_helper()?;
+    rig.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
+    rig.csi()?.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn a_pool_mounted_noexec_is_published_the_same_after_a_restart(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
+fn a_pool_mounted_noexec_is_published_the_same_after_a_restart(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
     let options = ["-o", "remount,bind,noexec,nodiratime"];
-    run(Command::new("mount").args(options).arg(&stand.pool().directory))?;
-    stand.start()?;
-    let target = stand.target("a");
-    stand.csi()?.create_volume(create("vol-a", SIZE, mount()))?;
-    stand.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    run(Command::new("mount").args(options).arg(&rig.pool().directory))?;
+    rig.start()?;
+    let target = rig.target("a");
+    rig.csi()?.create_volume(create("vol-a", SIZE, mount()))?;
+    rig.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
     ensure!(mounts::at(&target)?[0].has("noexec"), "{:?}", mounts::at(&target)?);
-    stand.restart_helper()?;
-    stand.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    rig.restart_helper()?;
+    rig.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
     ensure!(mounts::at(&target)?.len() == 1);
-    stand.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
-    stand.csi()?.delete_volume(delete("vol-a"))?;
+    rig.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
+    rig.csi()?.delete_volume(delete("vol-a"))?;
     Ok(())
 }

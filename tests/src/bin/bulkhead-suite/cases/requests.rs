@@ -8,7 +8,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::fs::statvfs;
 
 cases! {
@@ -31,12 +31,12 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-fn a_directory_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_directory_volume_lives_and_dies(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     ensure!(helper.ask(&create("vol-a", directory_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
     ensure!(helper.ask(&bind("vol-a", "a"))? == Reply::Done);
     ensure!(helper.ask(&bind("vol-a", "a"))? == Reply::Done);
-    let found = mounts::at(&stand.target("a"))?;
+    let found = mounts::at(&rig.target("a"))?;
     ensure!(found.len() == 1 && found[0].has("nosuid") && found[0].has("nodev"), "{found:?}");
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
     for _ in 0..2 {
@@ -48,15 +48,15 @@ fn a_directory_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_block_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_block_volume_lives_and_dies(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     ensure!(helper.ask(&create("vol-a", image_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
     for _ in 0..2 {
         helper.ask(&attach("vol-a"))?;
         helper.ask(&make_device("vol-a", "a"))?;
     }
-    ensure!(mounts::at(&stand.target("a"))?.len() == 1);
-    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == 1);
+    ensure!(mounts::at(&rig.target("a"))?.len() == 1);
+    ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1);
     for _ in 0..2 {
         helper.ask(&remove_device("vol-a", "a"))?;
         helper.ask(&detach("vol-a"))?;
@@ -67,9 +67,9 @@ fn a_block_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn create_compares_all_settings(stand: &mut Stand) -> Result<()> {
+fn create_compares_all_settings(rig: &mut Rig) -> Result<()> {
     use bulkhead_protocol::{NameHash, VolumeKind};
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     let spec = directory_spec(SIZE);
     helper.ask(&create("vol-a", spec))?;
     ensure!(helper.ask(&create("vol-a", spec))? == Reply::Size(bytes(SIZE)));
@@ -86,8 +86,8 @@ fn create_compares_all_settings(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn requests_of_the_other_kind_are_refused(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn requests_of_the_other_kind_are_refused(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     let grow = |id| Request::GrowImage { volume: volume(id), size: bytes(2 * SIZE) };
@@ -113,8 +113,8 @@ fn requests_of_the_other_kind_are_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     let inodes = Inodes::try_from(4096)?;
     for request in [
         bind("vol-z", "a"),
@@ -135,8 +135,8 @@ fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(stand: &mut St
     Ok(())
 }
 
-fn an_unknown_pool_or_directory_is_refused(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn an_unknown_pool_or_directory_is_refused(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     let pool = "other".parse()?;
     let request = Request::Create { volume: volume("vol-a"), pool, spec: directory_spec(SIZE) };
     denied(helper.request(&request)?, ErrorKind::Invalid, "other")?;
@@ -150,8 +150,8 @@ fn an_unknown_pool_or_directory_is_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn exclusive_means_one_target(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn exclusive_means_one_target(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     let exclusively = |path| Request::BindMount {
         volume: volume("vol-a"),
@@ -162,7 +162,7 @@ fn exclusive_means_one_target(stand: &mut Stand) -> Result<()> {
     helper.ask(&exclusively("a"))?;
     helper.ask(&exclusively("a"))?;
     denied(helper.request(&exclusively("b"))?, ErrorKind::InUse, "vol-a")?;
-    ensure!(!stand.target("b").exists());
+    ensure!(!rig.target("b").exists());
     // It is not remembered: a publish that does not ask to be exclusive is not exclusive.
     helper.ask(&bind("vol-a", "b"))?;
     for path in ["a", "b"] {
@@ -172,18 +172,18 @@ fn exclusive_means_one_target(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_device_needs_an_attached_loop(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_device_needs_an_attached_loop(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     denied(helper.request(&make_device("vol-a", "a"))?, ErrorKind::Invalid, "attach it first")?;
-    ensure!(!stand.target("a").exists());
+    ensure!(!rig.target("a").exists());
     ensure!(helper.ask(&Request::LoopResize { volume: volume("vol-a") })? == Reply::Size(bytes(SIZE)));
     helper.ask(&delete("vol-a"))?;
     Ok(())
 }
 
-fn a_published_device_is_not_detached(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_published_device_is_not_detached(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "a"))?;
@@ -196,8 +196,8 @@ fn a_published_device_is_not_detached(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn lists_are_paged_in_order(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn lists_are_paged_in_order(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     let ids: Vec<String> = (0..MAX_LISTED + 3).map(|number| format!("vol-{number:02}")).collect();
     for id in ids.iter().rev() {
         helper.ask(&create(id, directory_spec(1 << 20)))?;
@@ -229,8 +229,8 @@ fn usage_of(response: Reply) -> Result<Usage> {
     }
 }
 
-fn usage_of_a_volume_without_a_target(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn usage_of_a_volume_without_a_target(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&bind("vol-a", "a"))?;
     let usage = usage_of(helper.ask(&Request::Usage { volume: volume("vol-a"), target: None })?)?;
@@ -245,10 +245,10 @@ fn usage_of_a_volume_without_a_target(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn listening_sockets_are_passed_and_kept(stand: &mut Stand) -> Result<()> {
-    let sockets = [(Socket::Csi, stand.kubelet.csi_socket()), (Socket::Registration, stand.registration_socket()?)];
-    stand.kill_frontend()?;
-    let helper = stand.helper()?;
+fn listening_sockets_are_passed_and_kept(rig: &mut Rig) -> Result<()> {
+    let sockets = [(Socket::Csi, rig.kubelet.csi_socket()), (Socket::Registration, rig.registration_socket()?)];
+    rig.kill_frontend()?;
+    let helper = rig.helper()?;
     for (socket, path) in sockets {
         // While no process is serving it, a client waits in the queue and is not rejected.
         let waiting = std::os::unix::net::UnixStream::connect(&path)?;
@@ -262,11 +262,11 @@ fn listening_sockets_are_passed_and_kept(stand: &mut Stand) -> Result<()> {
         again.accept()?;
         drop(client);
     }
-    stand.start_frontend()
+    rig.start_frontend()
 }
 
-fn growing_never_shrinks(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn growing_never_shrinks(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     let inodes = Inodes::try_from(1)?;
@@ -276,7 +276,7 @@ fn growing_never_shrinks(stand: &mut Stand) -> Result<()> {
         let grow = Request::GrowImage { volume: volume("vol-b"), size: bytes(wanted) };
         ensure!(helper.ask(&grow)? == Reply::Size(bytes(given)));
     }
-    let image = std::fs::metadata(stand.pool().volume("vol-b").join("image"))?;
+    let image = std::fs::metadata(rig.pool().volume("vol-b").join("image"))?;
     ensure!(image.len() == 2 * SIZE, "{} bytes", image.len());
     for id in ["vol-a", "vol-b"] {
         helper.ask(&delete(id))?;
@@ -284,13 +284,13 @@ fn growing_never_shrinks(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_pool_tells_its_room_and_condition(stand: &mut Stand) -> Result<()> {
+fn a_pool_tells_its_room_and_condition(rig: &mut Rig) -> Result<()> {
     use bulkhead_protocol::{Condition, QuotaMode};
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     let status = helper.pool_status("default")?;
     ensure!(status.total > status.available && status.available >= status.largest_volume, "{status:?}");
     ensure!(status.promised == 0 && status.volumes == 0 && status.emptying == 0, "{status:?}");
-    let enforced = stand.setting.enforces_sizes();
+    let enforced = rig.run_options.enforces_sizes();
     ensure!((status.quota == QuotaMode::Enforced) == enforced, "{status:?}");
     let told = status.conditions.as_slice().contains(&Condition::NotEnforced);
     ensure!(told != enforced, "{status:?}");
@@ -298,13 +298,13 @@ fn a_pool_tells_its_room_and_condition(stand: &mut Stand) -> Result<()> {
 }
 
 /// As the filesystem says it: those that it has, and on XFS those that it could make from what is free.
-fn a_pool_tells_how_many_inodes_are_left(stand: &mut Stand) -> Result<()> {
+fn a_pool_tells_how_many_inodes_are_left(rig: &mut Rig) -> Result<()> {
     const FILES: u64 = 500;
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     let counted = || {
         let told = helper.ask(&Request::PoolCounts { pool: "default".parse()? })?;
         let Reply::Counts { inodes, free_inodes, .. } = told else { bail!("{told:?}") };
-        let found = statvfs(&stand.pool().directory)?;
+        let found = statvfs(&rig.pool().directory)?;
         let found = (found.f_files, found.f_ffree);
         ensure!((inodes, free_inodes) == found, "{told:?} instead of {found:?}");
         Ok(free_inodes)
@@ -313,7 +313,7 @@ fn a_pool_tells_how_many_inodes_are_left(stand: &mut Stand) -> Result<()> {
     helper.ask(&bind("vol-a", "a"))?;
     let before = counted()?;
     for number in 0..FILES {
-        std::fs::File::create(stand.target("a").join(number.to_string()))?;
+        std::fs::File::create(rig.target("a").join(number.to_string()))?;
     }
     let after = counted()?;
     ensure!(after > 0 && after + FILES <= before, "{after} are free, {before} were");

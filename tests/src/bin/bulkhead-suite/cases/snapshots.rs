@@ -14,8 +14,8 @@ use bulkhead_tests::csi::v1::controller_service_capability::{Type, rpc};
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::documented::{SNAPSHOTS, blocks};
 use bulkhead_tests::expect::refused;
-use bulkhead_tests::setting::{PoolFilesystem, program};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, program};
 use tonic::Code;
 
 use super::filesystems::make_pool;
@@ -35,22 +35,22 @@ const SIZE: i64 = 16 * MIB;
 /// Of a filesystem in an image.
 const IMAGE: i64 = 300 * MIB;
 
-fn a_pool_says_whether_it_can_copy(stand: &mut Stand) -> Result<()> {
-    let answer = stand.csi()?.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
+fn a_pool_says_whether_it_can_copy(rig: &mut Rig) -> Result<()> {
+    let answer = rig.csi()?.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
     let offered = |wanted: rpc::Type| {
         let is_it =
             |one: &ControllerServiceCapability| matches!(&one.r#type, Some(Type::Rpc(rpc)) if rpc.r#type() == wanted);
         answer.capabilities.iter().any(is_it)
     };
-    let can = stand.setting.pool_fs == PoolFilesystem::Xfs;
+    let can = rig.run_options.pool_fs == PoolFilesystem::Xfs;
     for copying in
         [rpc::Type::CreateDeleteSnapshot, rpc::Type::ListSnapshots, rpc::Type::GetSnapshot, rpc::Type::CloneVolume]
     {
-        ensure!(offered(copying) == can, "{copying:?} on {}", stand.setting.pool_fs.name());
+        ensure!(offered(copying) == can, "{copying:?} on {}", rig.run_options.pool_fs.name());
     }
     ensure!(offered(rpc::Type::CreateDeleteVolume));
     if !can {
-        let csi = stand.csi()?;
+        let csi = rig.csi()?;
         csi.create_volume(create("vol-a", SIZE, block()))?;
         refused(csi.create_snapshot(take("snap-1", "vol-a")), Code::InvalidArgument, "XFS with reflink")?;
         csi.delete_volume(delete("vol-a"))?;
@@ -71,27 +71,27 @@ fn read(device: &Path, length: usize, offset: u64) -> Result<String> {
     Ok(String::from_utf8(bytes)?)
 }
 
-fn end(csi: &CsiClient, stand: &Stand, volumes: &[&str]) -> Result<()> {
+fn end(csi: &CsiClient, rig: &Rig, volumes: &[&str]) -> Result<()> {
     for id in volumes {
-        csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
+        csi.node_unpublish_volume(unpublish(id, &rig.target(id)))?;
         csi.delete_volume(delete(id))?;
     }
     Ok(())
 }
 
-fn a_block_volume_is_as_it_was(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let publish_at = |id: &str| csi.node_publish_volume(publish(id, &stand.target(id), block()));
+fn a_block_volume_is_as_it_was(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let publish_at = |id: &str| csi.node_publish_volume(publish(id, &rig.target(id), block()));
     csi.create_volume(create("vol-a", SIZE, block()))?;
     publish_at("vol-a")?;
-    write(&stand.target("vol-a"), "monday", 4096)?;
+    write(&rig.target("vol-a"), "monday", 4096)?;
     let snapshot = csi.create_snapshot(take("snap-1", "vol-a"))?.snapshot.context("a snapshot")?;
     ensure!(
         snapshot.size_bytes == SIZE && snapshot.source_volume_id == "vol-a" && snapshot.ready_to_use,
         "{snapshot:?}"
     );
     ensure!(csi.create_snapshot(take("snap-1", "vol-a"))?.snapshot.as_ref() == Some(&snapshot), "another one");
-    write(&stand.target("vol-a"), "tuesday", 4096)?;
+    write(&rig.target("vol-a"), "tuesday", 4096)?;
     for (request, text) in [
         (restore("vol-b", "snap-1", block()), "monday"),
         (clone("vol-c", "vol-a", block()), "tuesday"),
@@ -102,32 +102,32 @@ fn a_block_volume_is_as_it_was(stand: &mut Stand) -> Result<()> {
         ensure!(volume.content_source == source, "{volume:?}");
         ensure!(csi.create_volume(request)?.volume == Some(volume), "{id} is made again");
         publish_at(&id)?;
-        let found = read(&stand.target(&id), text.len(), 4096)?;
+        let found = read(&rig.target(&id), text.len(), 4096)?;
         ensure!(found == text, "{id} holds {found:?}");
     }
     let listed = csi.list_volumes(ListVolumesRequest::default())?.entries.len();
     ensure!(listed == 4, "{listed} volumes, so that a snapshot is among them");
-    stand.restart_helper()?;
-    let csi = stand.csi()?;
+    rig.restart_helper()?;
+    let csi = rig.csi()?;
     let list = csi.list_snapshots(ListSnapshotsRequest::default())?;
     ensure!(list.entries.iter().map(|entry| &entry.snapshot).eq([&Some(snapshot)]), "{list:?}");
     csi.delete_snapshot(drop_snapshot("snap-1"))?;
     csi.delete_snapshot(drop_snapshot("snap-1"))?;
-    end(&csi, stand, &["vol-a", "vol-b", "vol-c", "vol-d"])
+    end(&csi, rig, &["vol-a", "vol-b", "vol-c", "vol-d"])
 }
 
-fn files_are_as_they_were(stand: &mut Stand) -> Result<()> {
-    make_pool(stand, 4)?;
-    stand.start()?;
-    let csi = stand.csi()?;
+fn files_are_as_they_were(rig: &mut Rig) -> Result<()> {
+    make_pool(rig, 4)?;
+    rig.start()?;
+    let csi = rig.csi()?;
     let image = |request: CreateVolumeRequest| CreateVolumeRequest {
         parameters: parameters(&[("backing", "image"), ("sparse", "true")]),
         ..request
     };
-    let publish_at = |id: &str| csi.node_publish_volume(publish(id, &stand.target(id), mount()));
+    let publish_at = |id: &str| csi.node_publish_volume(publish(id, &rig.target(id), mount()));
     csi.create_volume(image(create("vol-a", IMAGE, mount())))?;
     publish_at("vol-a")?;
-    let file = stand.target("vol-a").join("file");
+    let file = rig.target("vol-a").join("file");
     fs::write(&file, "monday")?;
     csi.create_snapshot(take("snap-1", "vol-a"))?;
     fs::write(&file, "tuesday")?;
@@ -136,18 +136,18 @@ fn files_are_as_they_were(stand: &mut Stand) -> Result<()> {
     csi.create_volume(image(clone("vol-c", "vol-a", mount())))?;
     for (id, text) in [("vol-b", "monday"), ("vol-c", "tuesday")] {
         publish_at(id)?;
-        let found = fs::read_to_string(stand.target(id).join("file"))?;
+        let found = fs::read_to_string(rig.target(id).join("file"))?;
         ensure!(found == text, "{id} holds {found:?}");
     }
-    let inside = rustix::fs::statvfs(stand.target("vol-b"))?;
+    let inside = rustix::fs::statvfs(rig.target("vol-b"))?;
     let size = inside.f_blocks * inside.f_frsize;
     ensure!(size > 500 << 20, "the restored filesystem has not grown: {size}");
     csi.delete_snapshot(drop_snapshot("snap-1"))?;
-    end(&csi, stand, &["vol-a", "vol-b", "vol-c"])
+    end(&csi, rig, &["vol-a", "vol-b", "vol-c"])
 }
 
-fn what_is_no_copy_of_this_is_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn what_is_no_copy_of_this_is_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for id in ["vol-a", "vol-b"] {
         csi.create_volume(create(id, SIZE, block()))?;
     }
@@ -167,7 +167,7 @@ fn what_is_no_copy_of_this_is_refused(stand: &mut Stand) -> Result<()> {
     refused(csi.create_volume(smaller), Code::OutOfRange, "source")?;
     refused(csi.delete_volume(delete("snap-1")), Code::InvalidArgument, "snap-1")?;
     refused(csi.delete_snapshot(drop_snapshot("vol-a")), Code::InvalidArgument, "vol-a")?;
-    let target = stand.target("snap-1");
+    let target = rig.target("snap-1");
     ensure!(csi.node_publish_volume(publish("snap-1", &target, block())).is_err(), "a snapshot is published");
     ensure!(csi.controller_expand_volume(controller_expand("snap-1", 2 * SIZE)).is_err(), "a snapshot is grown");
     // A copy is found again after its source is gone.
@@ -179,8 +179,8 @@ fn what_is_no_copy_of_this_is_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn directories_are_refused_with_the_way(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn directories_are_refused_with_the_way(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     refused(csi.create_snapshot(take("snap-1", "vol-a")), Code::InvalidArgument, "backing: image")?;
     refused(csi.create_volume(clone("vol-b", "vol-a", mount())), Code::InvalidArgument, "backing: image")?;
@@ -188,10 +188,10 @@ fn directories_are_refused_with_the_way(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn what_has_changed_is_told(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn what_has_changed_is_told(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, block()))?;
-    let device = stand.target("vol-a");
+    let device = rig.target("vol-a");
     csi.node_publish_volume(publish("vol-a", &device, block()))?;
     // More ranges than one reply of the helper holds.
     let written: Vec<u64> = (0..300).map(|number| number * 3 * 4096).collect();
@@ -217,24 +217,24 @@ fn what_has_changed_is_told(stand: &mut Stand) -> Result<()> {
         csi.delete_snapshot(drop_snapshot(id))?;
     }
     csi.delete_volume(delete("vol-b"))?;
-    end(&csi, stand, &["vol-a"])
+    end(&csi, rig, &["vol-a"])
 }
 
 /// The page's commands in their order; what is written between them is in the backup that they make.
-fn what_the_page_says_works(stand: &mut Stand) -> Result<()> {
-    let backup = stand.work().join("backup");
+fn what_the_page_says_works(rig: &mut Rig) -> Result<()> {
+    let backup = rig.work().join("backup");
     fs::create_dir(&backup)?;
     let tools = program("bulkheadctl")?;
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", tools.parent().context("a directory")?.display());
-    let csi = stand.csi()?;
-    let device = stand.target("data");
+    let csi = rig.csi()?;
+    let device = rig.target("data");
     for (number, block_of_page) in blocks(SNAPSHOTS, "sh").into_iter().enumerate() {
         let commands = block_of_page
-            .replace("/run/bulkhead/volumes", &stand.publish_directory().display().to_string())
+            .replace("/run/bulkhead/volumes", &rig.publish_directory().display().to_string())
             .replace("/srv/backup", &backup.display().to_string());
         let commands = format!("set -e\n{commands}");
         let mut shell = Command::new("sh");
-        shell.args(["-c", &commands]).env("PATH", &path).env("BULKHEAD_ENDPOINT", stand.kubelet.csi_socket());
+        shell.args(["-c", &commands]).env("PATH", &path).env("BULKHEAD_ENDPOINT", rig.kubelet.csi_socket());
         let printed = Printed::by(&mut shell)?.succeeded().with_context(|| commands.clone())?;
         if number == 0 {
             Printed::row(&printed, &["monday", "default", "block", "64 MiB"])?;

@@ -15,8 +15,8 @@ use bulkhead_tests::expect::{denied, refused};
 use bulkhead_tests::helper::{HelperClient, create, delete, directory_spec};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
-use bulkhead_tests::setting::{PoolFilesystem, Setting, program};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions, program};
 use tonic::Code;
 
 cases! {
@@ -50,20 +50,20 @@ fn fails(command: &mut Command) -> Result<String> {
 }
 
 /// The helper must refuse to start, with a message that contains `part`.
-fn check_refuses(stand: &Stand, part: &str) -> Result<()> {
-    let text = fails(&mut stand.helper_command()?)?;
+fn check_refuses(rig: &Rig, part: &str) -> Result<()> {
+    let text = fails(&mut rig.helper_command()?)?;
     ensure!(text.contains(part), "does not say {part:?}: {text}");
     Ok(())
 }
 
 /// The helper must start, not serve a pool, and say why with `part`; and write nothing to it.
-fn check_serves_without(stand: &mut Stand, pool: &str, part: &str) -> Result<()> {
-    stand.start_helper()?;
-    let answer = stand.helper()?.request(&Request::PoolStatus { pool: pool.parse()? })?;
+fn check_serves_without(rig: &mut Rig, pool: &str, part: &str) -> Result<()> {
+    rig.start_helper()?;
+    let answer = rig.helper()?.request(&Request::PoolStatus { pool: pool.parse()? })?;
     denied(answer, ErrorKind::PoolBroken, part)?;
-    let counts = stand.helper()?.ask(&Request::PoolCounts { pool: pool.parse()? })?;
+    let counts = rig.helper()?.ask(&Request::PoolCounts { pool: pool.parse()? })?;
     ensure!(matches!(counts, Reply::Counts { inodes: 0, free_inodes: 0, .. }), "nobody has counted: {counts:?}");
-    stand.running_helper()?.check_log(|log| {
+    rig.running_helper()?.check_log(|log| {
         ensure!(log.contains(&format!("a pool is not served pool={pool}")) && log.contains(part), "{log}");
         Ok(())
     })
@@ -71,19 +71,19 @@ fn check_serves_without(stand: &mut Stand, pool: &str, part: &str) -> Result<()>
 
 /// The helper must notice within a minute that a pool that it did not serve is there, and end to be started anew; and
 /// then serve it.
-fn check_is_mended(stand: &mut Stand) -> Result<()> {
-    stand.await_end_of_helper(stand.patience(Duration::from_secs(60)))?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn check_is_mended(rig: &mut Rig) -> Result<()> {
+    rig.await_end_of_helper(rig.patience(Duration::from_secs(60)))?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn doubtful_command_lines_are_refused_with_a_sentence(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let good = stand.base_flags();
+fn doubtful_command_lines_are_refused_with_a_sentence(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let good = rig.base_flags();
     let without = |flag: &str| {
-        let position = good.iter().position(|own| own == flag).expect("a flag of the stand");
+        let position = good.iter().position(|own| own == flag).expect("a flag of the rig");
         [&good[..position], &good[position + 2..]].concat()
     };
     let with = |more: &[&str]| [good.clone(), more.iter().map(|&flag| flag.to_owned()).collect()].concat();
@@ -118,15 +118,15 @@ fn doubtful_command_lines_are_refused_with_a_sentence(stand: &mut Stand) -> Resu
         ensure!(text.contains(part), "{flags:?} does not say {part:?}: {text}");
         ensure!(text.trim().lines().count() == 1, "{flags:?} says more than one sentence: {text}");
     }
-    ensure!(!stand.helper_socket().exists(), "a socket is left");
+    ensure!(!rig.helper_socket().exists(), "a socket is left");
     Ok(())
 }
 
-fn a_configuration_file_says_the_same(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    fs::create_dir_all(stand.kubelet.root().join("plugins/bulkhead.csi.local"))?;
-    let lines: Vec<String> = stand.base_flags().chunks(2).map(|pair| pair.join(" ")).collect();
-    let file = stand.work().join("helper.conf");
+fn a_configuration_file_says_the_same(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    fs::create_dir_all(rig.kubelet.root().join("plugins/bulkhead.csi.local"))?;
+    let lines: Vec<String> = rig.base_flags().chunks(2).map(|pair| pair.join(" ")).collect();
+    let file = rig.work().join("helper.conf");
     fs::write(&file, format!("# flags\n\n{}\n", lines.join("\n")))?;
     let text =
         fails(Command::new(program("bulkhead-privhelper")?).args(["--config"]).arg(&file).args(["--socket", "/x"]))?;
@@ -134,81 +134,81 @@ fn a_configuration_file_says_the_same(stand: &mut Stand) -> Result<()> {
     run(Command::new(program("bulkhead-setup")?).args(["check", "--config"]).arg(&file))
 }
 
-fn an_empty_mounted_pool_is_marked_at_the_first_start(stand: &mut Stand) -> Result<()> {
-    let directory = stand.work().join("pools/default");
-    let pool = Pool::make_unmarked(&stand.setting, stand.templates(), &directory, "default")?;
-    stand.pools.push(pool);
-    stand.start()?;
+fn an_empty_mounted_pool_is_marked_at_the_first_start(rig: &mut Rig) -> Result<()> {
+    let directory = rig.work().join("pools/default");
+    let pool = Pool::make_unmarked(&rig.run_options, rig.templates(), &directory, "default")?;
+    rig.pools.push(pool);
+    rig.start()?;
     ensure!(directory.join(".bulkhead").exists());
-    let csi = stand.csi()?;
+    let csi = rig.csi()?;
     csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
-    stand.restart_helper()?;
+    rig.restart_helper()?;
     csi.delete_volume(csi::delete("vol-a"))?;
     Ok(())
 }
 
-fn a_directory_that_is_no_mount_is_no_pool(stand: &mut Stand) -> Result<()> {
-    let directory = stand.work().join("pools/default");
+fn a_directory_that_is_no_mount_is_no_pool(rig: &mut Rig) -> Result<()> {
+    let directory = rig.work().join("pools/default");
     fs::create_dir_all(&directory)?;
-    stand.pools.push(Pool { options: ",quota=none".to_owned(), ..Pool::existing(&directory, "default") });
-    check_serves_without(stand, "default", "bulkhead-setup init-pool")?;
+    rig.pools.push(Pool { options: ",quota=none".to_owned(), ..Pool::existing(&directory, "default") });
+    check_serves_without(rig, "default", "bulkhead-setup init-pool")?;
     ensure!(fs::read_dir(&directory)?.count() == 0, "the directory was marked");
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     // Nor is a filesystem with other contents.
-    let other = stand.work().join("pools/other");
-    stand.pools = vec![Pool::make_unmarked(&stand.setting, stand.templates(), &other, "default")?];
+    let other = rig.work().join("pools/other");
+    rig.pools = vec![Pool::make_unmarked(&rig.run_options, rig.templates(), &other, "default")?];
     fs::write(other.join("precious"), "content")?;
-    check_serves_without(stand, "default", "not empty")?;
-    stand.kill_helper()?;
+    check_serves_without(rig, "default", "not empty")?;
+    rig.kill_helper()?;
     fs::remove_file(other.join("precious"))?;
     Ok(())
 }
 
-fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("fast")?;
-    let fast = stand.pools[1].directory.clone();
+fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("fast")?;
+    let fast = rig.pools[1].directory.clone();
     mounts::unmount_all(&fast)?;
-    stand.start()?;
-    let csi = stand.csi()?;
+    rig.start()?;
+    let csi = rig.csi()?;
     csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
     let pairs = csi::parameters(&[("pool", "fast")]);
     let request = CreateVolumeRequest { parameters: pairs, ..csi::create("vol-b", 1 << 20, csi::mount()) };
     refused(csi.create_volume(request), Code::ResourceExhausted, "fast")?;
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     denied(helper.request(&Request::PoolStatus { pool: "fast".parse()? })?, ErrorKind::PoolBroken, "")?;
     ensure!(fs::read_dir(&fast)?.count() == 0, "something was written below the mount point");
     csi.delete_volume(csi::delete("vol-a"))?;
-    stand.pools.truncate(1);
+    rig.pools.truncate(1);
     Ok(())
 }
 
-fn a_pool_of_another_name_is_not_served(stand: &mut Stand) -> Result<()> {
-    let directory = stand.work().join("pools/default");
-    let pool = Pool::make_unmarked(&stand.setting, stand.templates(), &directory, "default")?;
+fn a_pool_of_another_name_is_not_served(rig: &mut Rig) -> Result<()> {
+    let directory = rig.work().join("pools/default");
+    let pool = Pool::make_unmarked(&rig.run_options, rig.templates(), &directory, "default")?;
     let named = format!("fast={}", directory.display());
     run(Command::new(program("bulkhead-setup")?).args(["init-pool", &named]))?;
-    stand.pools.push(pool);
-    check_serves_without(stand, "default", "fast")
+    rig.pools.push(pool);
+    check_serves_without(rig, "default", "fast")
 }
 
-fn a_pool_that_is_mounted_later_is_served_within_a_minute(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let directory = stand.pool().directory.clone();
+fn a_pool_that_is_mounted_later_is_served_within_a_minute(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let directory = rig.pool().directory.clone();
     mounts::unmount_all(&directory)?;
-    check_serves_without(stand, "default", "bulkhead-setup init-pool")?;
-    mount_image(&stand.setting, &directory.with_extension("disk"), &directory)?;
-    check_is_mended(stand)
+    check_serves_without(rig, "default", "bulkhead-setup init-pool")?;
+    mount_image(&rig.run_options, &directory.with_extension("disk"), &directory)?;
+    check_is_mended(rig)
 }
 
-fn a_pool_that_another_helper_serves_is_not_served(stand: &mut Stand) -> Result<()> {
-    stand.start()?;
-    let other = stand.work().join("run/other.sock");
+fn a_pool_that_another_helper_serves_is_not_served(rig: &mut Rig) -> Result<()> {
+    rig.start()?;
+    let other = rig.work().join("run/other.sock");
     let mut command = Command::new(program("bulkhead-privhelper")?);
-    command.args(["--pool", &stand.pool().flag(), "--allow-uid", "901", "--socket"]).arg(&other);
-    command.arg("--publish-dir").arg(format!("work={}", stand.publish_directory().display()));
-    let mut second = Daemon::start("second", &mut command, &stand.logs())?;
-    let answer = second.wait_until(stand.patience(Duration::from_secs(20)), || {
+    command.args(["--pool", &rig.pool().flag(), "--allow-uid", "901", "--socket"]).arg(&other);
+    command.arg("--publish-dir").arg(format!("work={}", rig.publish_directory().display()));
+    let mut second = Daemon::start("second", &mut command, &rig.logs())?;
+    let answer = second.wait_until(rig.patience(Duration::from_secs(20)), || {
         let helper = HelperClient::welcomed(&other)?;
         denied(
             helper.request(&Request::PoolStatus { pool: "default".parse()? })?,
@@ -217,60 +217,59 @@ fn a_pool_that_another_helper_serves_is_not_served(stand: &mut Stand) -> Result<
         )
     });
     second.kill()?;
-    stand.running_helper()?.check_alive()?;
+    rig.running_helper()?.check_alive()?;
     fs::remove_file(&other)?;
     answer
 }
 
-fn a_read_only_pool_is_not_served_until_it_can_be_written(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    run(Command::new("mount").args(["-o", "remount,ro"]).arg(&stand.pool().directory))?;
-    check_serves_without(stand, "default", "read-only")?;
-    run(Command::new("mount").args(["-o", "remount,rw"]).arg(&stand.pool().directory))?;
-    check_is_mended(stand)
+fn a_read_only_pool_is_not_served_until_it_can_be_written(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    run(Command::new("mount").args(["-o", "remount,ro"]).arg(&rig.pool().directory))?;
+    check_serves_without(rig, "default", "read-only")?;
+    run(Command::new("mount").args(["-o", "remount,rw"]).arg(&rig.pool().directory))?;
+    check_is_mended(rig)
 }
 
-fn a_filesystem_without_quotas_is_not_served(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    if stand.setting.enforces_sizes() {
-        let directory = stand.pool().directory.clone();
+fn a_filesystem_without_quotas_is_not_served(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    if rig.run_options.enforces_sizes() {
+        let directory = rig.pool().directory.clone();
         mounts::unmount_all(&directory)?;
         let mut mount = Command::new("mount");
-        match stand.setting.pool_fs.name() {
+        match rig.run_options.pool_fs.name() {
             "xfs" => mount.args(["-t", "xfs", "-o", "loop,nouuid,noquota"]),
             _ => mount.args(["-t", "ext4", "-o", "loop,noquota"]),
         };
         run(mount.arg(directory.with_extension("disk")).arg(&directory))?;
     }
-    stand.pools[0].options.clear();
+    rig.pools[0].options.clear();
     // An ext4 made with quotas still counts without the option.
-    let counts = stand.setting.enforces_sizes() && stand.setting.pool_fs == PoolFilesystem::Ext4;
-    check_serves_without(stand, "default", if counts { "does not enforce them" } else { "quota=none" })
+    let counts = rig.run_options.enforces_sizes() && rig.run_options.pool_fs == PoolFilesystem::Ext4;
+    check_serves_without(rig, "default", if counts { "does not enforce them" } else { "quota=none" })
 }
 
-fn an_ext4_without_a_journal_is_not_served(stand: &mut Stand) -> Result<()> {
-    let setting = Setting { pool_fs: PoolFilesystem::Ext4, ..stand.setting.clone() };
-    let directory = stand.work().join("pools/default");
-    let pool = Pool::make(&setting, stand.templates(), &directory, "default")?;
-    stand.pools.push(pool);
+fn an_ext4_without_a_journal_is_not_served(rig: &mut Rig) -> Result<()> {
+    let run_options = RunOptions { pool_fs: PoolFilesystem::Ext4, ..rig.run_options.clone() };
+    let directory = rig.work().join("pools/default");
+    let pool = Pool::make(&run_options, rig.templates(), &directory, "default")?;
+    rig.pools.push(pool);
     mounts::unmount_all(&directory)?;
     let image = directory.with_extension("disk");
     run(Command::new("tune2fs").args(["-O", "^has_journal"]).arg(&image))?;
-    mount_image(&setting, &image, &directory)?;
-    check_serves_without(stand, "default", "without a journal")?;
+    mount_image(&run_options, &image, &directory)?;
+    check_serves_without(rig, "default", "without a journal")?;
     mounts::unmount_all(&directory)?;
     run(Command::new("tune2fs").args(["-O", "has_journal"]).arg(&image))?;
     // The id of a mount is used again: the helper tells two apart by having seen that there was none between them.
     std::thread::sleep(Duration::from_millis(300));
-    mount_image(&setting, &image, &directory)?;
-    check_is_mended(stand)
+    mount_image(&run_options, &image, &directory)?;
+    check_is_mended(rig)
 }
 
 /// The helper must know within seconds whether its pool is mounted on the host.
-fn is_unmounted(stand: &Stand, wanted: bool) -> Result<()> {
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(15)), || {
-        let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: stand.pool().name.parse()? })?
-        else {
+fn is_unmounted(rig: &Rig, wanted: bool) -> Result<()> {
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(15)), || {
+        let Reply::Pool(status) = rig.helper()?.ask(&Request::PoolStatus { pool: rig.pool().name.parse()? })? else {
             bail!("no status")
         };
         let conditions = status.conditions.as_slice();
@@ -279,41 +278,41 @@ fn is_unmounted(stand: &Stand, wanted: bool) -> Result<()> {
     })
 }
 
-fn a_pool_that_is_unmounted_on_the_host_says_so_until_it_is_back(stand: &mut Stand) -> Result<()> {
-    stand.start()?;
-    let (pool, kept) = (stand.pool().directory.clone(), stand.pool().directory.with_extension("kept"));
+fn a_pool_that_is_unmounted_on_the_host_says_so_until_it_is_back(rig: &mut Rig) -> Result<()> {
+    rig.start()?;
+    let (pool, kept) = (rig.pool().directory.clone(), rig.pool().directory.with_extension("kept"));
     fs::create_dir(&kept)?;
     run(Command::new("mount").arg("--bind").args([&pool, &kept]))?;
-    is_unmounted(stand, false)?;
+    is_unmounted(rig, false)?;
     mounts::unmount_all(&pool)?;
-    is_unmounted(stand, true)?;
-    let told = Printed::by(bulkheadctl(&stand.kubelet.csi_socket())?.arg("doctor"))?.text;
+    is_unmounted(rig, true)?;
+    let told = Printed::by(bulkheadctl(&rig.kubelet.csi_socket())?.arg("doctor"))?.text;
     ensure!(told.contains("not mounted at its directory on the host any more"), "{told}");
     // What an older client does not know has another name there.
-    let older = HelperClient::connect(&stand.helper_socket())?;
+    let older = HelperClient::connect(&rig.helper_socket())?;
     older.hello(3)?;
-    let Reply::Pool(status) = older.ask(&Request::PoolStatus { pool: stand.pool().name.parse()? })? else {
+    let Reply::Pool(status) = older.ask(&Request::PoolStatus { pool: rig.pool().name.parse()? })? else {
         bail!("no status")
     };
     ensure!(status.conditions.as_slice().contains(&Condition::Other), "{status:?}");
     // Another filesystem in its place is not the pool.
     run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&pool))?;
-    is_unmounted(stand, true)?;
+    is_unmounted(rig, true)?;
     mounts::unmount_all(&pool)?;
     run(Command::new("mount").arg("--bind").args([&kept, &pool]))?;
-    is_unmounted(stand, false)?;
+    is_unmounted(rig, false)?;
     run(Command::new("umount").arg(&kept))
 }
 
-fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Result<()> {
-    stand.start()?;
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_pool_whose_mount_vanished_still_has_its_volumes(rig: &mut Rig) -> Result<()> {
+    rig.start()?;
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
     csi.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
     fs::write(target.join("file"), "content")?;
     // The host unmounts the pool, but the helper and the volume's users keep the filesystem in use.
-    let directory = stand.pool().directory.clone();
+    let directory = rig.pool().directory.clone();
     mounts::unmount_all(&directory)?;
     ensure!(fs::read(target.join("file"))? == b"content");
     csi.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
@@ -323,27 +322,27 @@ fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Resul
     csi.node_unpublish_volume(csi::unpublish("vol-a", &target))?;
     csi.delete_volume(csi::delete("vol-a"))?;
     // The helper was the last user: once it ends, the disk can be mounted again.
-    stand.stop()?;
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(10)), || {
-        mount_image(&stand.setting, &directory.with_extension("disk"), &directory)
+    rig.stop()?;
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(10)), || {
+        mount_image(&rig.run_options, &directory.with_extension("disk"), &directory)
     })?;
-    stand.start()
+    rig.start()
 }
 
-/// The check of the configuration that the stand's helper would serve.
-fn check_command(stand: &Stand) -> Result<Command> {
+/// The check of the configuration that the rig's helper would serve.
+fn check_command(rig: &Rig) -> Result<Command> {
     let mut command = Command::new(program("bulkhead-setup")?);
-    command.arg("check").args(stand.base_flags()).args(&stand.helper_flags).current_dir("/");
+    command.arg("check").args(rig.base_flags()).args(&rig.helper_flags).current_dir("/");
     Ok(command)
 }
 
 /// Everything a check could have changed: the pool, the publish directories, the mounts.
-fn traces(stand: &Stand) -> Result<(Vec<String>, Vec<String>, Vec<mounts::Mount>)> {
+fn traces(rig: &Rig) -> Result<(Vec<String>, Vec<String>, Vec<mounts::Mount>)> {
     let mut names = Vec::new();
-    walk(stand.kubelet.root(), &mut names)?;
-    walk(&stand.publish_directory(), &mut names)?;
-    walk(&stand.work().join("run"), &mut names)?;
-    let pool = fs::read_dir(&stand.pool().directory)?.map(|entry| Ok(format!("{:?}", entry?.file_name())));
+    walk(rig.kubelet.root(), &mut names)?;
+    walk(&rig.publish_directory(), &mut names)?;
+    walk(&rig.work().join("run"), &mut names)?;
+    let pool = fs::read_dir(&rig.pool().directory)?.map(|entry| Ok(format!("{:?}", entry?.file_name())));
     Ok((names, pool.collect::<Result<_>>()?, mounts::all()?))
 }
 
@@ -359,46 +358,46 @@ fn walk(directory: &std::path::Path, names: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-fn check_says_ok_and_changes_nothing(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let before = traces(stand)?;
-    let output = check_command(stand)?.output()?;
+fn check_says_ok_and_changes_nothing(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let before = traces(rig)?;
+    let output = check_command(rig)?.output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     for part in ["kernel", "pool default", "capabilities", "loop"] {
         ensure!(text.contains(part), "says nothing of {part}: {text}");
     }
     ensure!(text.lines().all(|line| line.starts_with("ok") || line.starts_with("note")), "{text}");
-    // The disk of the stand's pool is an image.
-    let disk = stand.pool().directory.with_extension("disk");
+    // The disk of the rig's pool is an image.
+    let disk = rig.pool().directory.with_extension("disk");
     ensure!(text.contains(&format!("note    pool default: below it: the file {disk:?}\n")), "{text}");
-    ensure!(traces(stand)? == before, "something has changed");
+    ensure!(traces(rig)? == before, "something has changed");
     Ok(())
 }
 
-fn check_says_what_to_mend(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("fast")?;
-    fs::create_dir_all(stand.kubelet.root().join("plugins/bulkhead.csi.local"))?;
-    let fast = stand.pools[1].directory.clone();
+fn check_says_what_to_mend(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("fast")?;
+    fs::create_dir_all(rig.kubelet.root().join("plugins/bulkhead.csi.local"))?;
+    let fast = rig.pools[1].directory.clone();
     mounts::unmount_all(&fast)?;
-    let before = traces(stand)?;
-    let text = fails(&mut check_command(stand)?)?;
+    let before = traces(rig)?;
+    let text = fails(&mut check_command(rig)?)?;
     let line = text.lines().find(|line| line.starts_with("FAILED")).context(text.clone())?;
     ensure!(line.contains("fast") && line.contains("bulkhead-setup init-pool"), "{line}");
-    ensure!(traces(stand)? == before, "something has changed");
-    stand.pools.truncate(1);
+    ensure!(traces(rig)? == before, "something has changed");
+    rig.pools.truncate(1);
     Ok(())
 }
 
-fn a_private_publish_directory_is_refused(stand: &mut Stand) -> Result<()> {
+fn a_private_publish_directory_is_refused(rig: &mut Rig) -> Result<()> {
     use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
-    stand.add_pool("default")?;
-    let publish = stand.publish_directory();
+    rig.add_pool("default")?;
+    let publish = rig.publish_directory();
     mount_bind(&publish, &publish)?;
     mount_change(&publish, MountPropagationFlags::PRIVATE)?;
-    check_refuses(stand, "not shared")?;
-    let checked = fails(&mut check_command(stand)?)?;
+    check_refuses(rig, "not shared")?;
+    let checked = fails(&mut check_command(rig)?)?;
     ensure!(checked.contains("\nskipped pool default in "), "{checked}");
     ensure!(checked.contains("\nskipped jail, and mounts that reach the host: "), "{checked}");
     // A slave mount receives the host's mounts, but the host does not receive the slave's.
@@ -408,21 +407,21 @@ fn a_private_publish_directory_is_refused(stand: &mut Stand) -> Result<()> {
     mount_bind(&inner, &inner)?;
     mount_change(&inner, MountPropagationFlags::DOWNSTREAM)?;
     mount_change(&inner, MountPropagationFlags::SHARED)?;
-    stand.helper_flags = vec!["--publish-dir".to_owned(), format!("slave={}", inner.display())];
-    check_refuses(stand, "slave")?;
+    rig.helper_flags = vec!["--publish-dir".to_owned(), format!("slave={}", inner.display())];
+    check_refuses(rig, "slave")?;
     unmount(&inner, UnmountFlags::NOFOLLOW)?;
     fs::remove_dir(&inner)?;
     unmount(&publish, UnmountFlags::NOFOLLOW)?;
     Ok(())
 }
 
-fn a_stale_socket_is_replaced(stand: &mut Stand) -> Result<()> {
-    drop(std::os::unix::net::UnixListener::bind(stand.helper_socket())?);
-    fs::create_dir_all(stand.kubelet.root().join("plugins/bulkhead.csi.local"))?;
-    drop(std::os::unix::net::UnixListener::bind(stand.kubelet.csi_socket())?);
-    drop(std::os::unix::net::UnixListener::bind(stand.kubelet.registration_socket())?);
-    stand.start()?;
-    let helper = stand.helper()?;
+fn a_stale_socket_is_replaced(rig: &mut Rig) -> Result<()> {
+    drop(std::os::unix::net::UnixListener::bind(rig.helper_socket())?);
+    fs::create_dir_all(rig.kubelet.root().join("plugins/bulkhead.csi.local"))?;
+    drop(std::os::unix::net::UnixListener::bind(rig.kubelet.csi_socket())?);
+    drop(std::os::unix::net::UnixListener::bind(rig.kubelet.registration_socket())?);
+    rig.start()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&delete("vol-a"))?;
     Ok(())

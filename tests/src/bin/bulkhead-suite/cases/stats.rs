@@ -8,7 +8,7 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::volume_usage::Unit;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
@@ -33,9 +33,9 @@ fn usage_of(answer: &NodeGetVolumeStatsResponse, unit: Unit) -> Result<VolumeUsa
     Ok(*usage)
 }
 
-fn a_directory_volume_has_bytes_and_inodes(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_directory_volume_has_bytes_and_inodes(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     let answer = csi.node_get_volume_stats(stats("vol-a", &target))?;
@@ -48,27 +48,27 @@ fn a_directory_volume_has_bytes_and_inodes(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_block_volume_has_its_size_at_the_target_and_at_the_global_map_path(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn a_block_volume_has_its_size_at_the_target_and_at_the_global_map_path(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, block()))?;
-    let target = stand.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;
+    let target = rig.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
-    let global = stand.kubelet.map_globally(&target, "pv-a", "pod-1")?;
+    let global = rig.kubelet.map_globally(&target, "pv-a", "pod-1")?;
     for path in [&target, &global] {
         let answer = csi.node_get_volume_stats(stats("vol-a", path))?;
         ensure!(usage_of(&answer, Unit::Bytes)?.total == SIZE && answer.usage.len() == 1, "{answer:?}");
     }
-    stand.kubelet.unmap_globally(&global)?;
+    rig.kubelet.unmap_globally(&global)?;
     refused(csi.node_get_volume_stats(stats("vol-a", &global)), Code::NotFound, "vol-a")?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn condition_is_always_told(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn condition_is_always_told(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        let target = stand.target(id);
+        let target = rig.target(id);
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &target, capability))?;
         let condition = csi.node_get_volume_stats(stats(id, &target))?.volume_condition.context("no condition")?;
@@ -80,16 +80,16 @@ fn condition_is_always_told(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn what_is_not_there_is_not_found(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn what_is_not_there_is_not_found(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     for (id, path) in [
         ("vol-z", target.clone()),
         ("No Id", target.clone()),
-        ("vol-a", stand.target("z")),
-        ("vol-a", stand.target("z/y/x")),
+        ("vol-a", rig.target("z")),
+        ("vol-a", rig.target("z/y/x")),
         ("vol-a", target.join("inner")),
         ("vol-a", "/".into()),
         ("vol-a", "/etc".into()),
@@ -104,31 +104,31 @@ fn what_is_not_there_is_not_found(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn another_volumes_path_is_not_found(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn another_volumes_path_is_not_found(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (id, capability) in [("vol-a", mount()), ("vol-b", block()), ("vol-c", block())] {
         csi.create_volume(create(id, SIZE, capability.clone()))?;
-        csi.node_publish_volume(publish(id, &stand.target(id), capability))?;
+        csi.node_publish_volume(publish(id, &rig.target(id), capability))?;
     }
     for (id, at) in [("vol-a", "vol-b"), ("vol-b", "vol-a"), ("vol-b", "vol-c")] {
-        refused(csi.node_get_volume_stats(stats(id, &stand.target(at))), Code::NotFound, id)?;
+        refused(csi.node_get_volume_stats(stats(id, &rig.target(at))), Code::NotFound, id)?;
     }
     for id in ["vol-a", "vol-b", "vol-c"] {
-        csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
+        csi.node_unpublish_volume(unpublish(id, &rig.target(id)))?;
         csi.delete_volume(delete(id))?;
     }
     Ok(())
 }
 
-fn missing_fields_are_refused(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    refused(csi.node_get_volume_stats(stats("", &stand.target("a"))), Code::InvalidArgument, "volume_id")?;
+fn missing_fields_are_refused(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    refused(csi.node_get_volume_stats(stats("", &rig.target("a"))), Code::InvalidArgument, "volume_id")?;
     refused(csi.node_get_volume_stats(stats("vol-a", Path::new(""))), Code::InvalidArgument, "volume_path")
 }
 
-fn a_device_that_is_not_ours_is_not_found(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_device_that_is_not_ours_is_not_found(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, block()))?;
     std::fs::File::create(&target)?;
     rustix::mount::mount_bind("/dev/null", &target)?;
@@ -140,9 +140,9 @@ fn a_device_that_is_not_ours_is_not_found(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn use_is_counted(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn use_is_counted(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     let before = csi.node_get_volume_stats(stats("vol-a", &target))?;
@@ -160,18 +160,18 @@ fn use_is_counted(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn available_is_never_negative(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn available_is_never_negative(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     std::fs::write(target.join("file"), vec![1; 8 << 20])?;
     std::fs::File::open(target.join("file"))?.sync_all()?;
     // An operator reduces the space without the driver's knowledge.
-    let project = bulkhead_tests::observe::quotas::blocks(&stand.pool().directory)?;
+    let project = bulkhead_tests::observe::quotas::blocks(&rig.pool().directory)?;
     let limit = format!("limit -p bhard=1m {}", project.first().context("no project")?.project);
     bulkhead_tests::pool::run(
-        std::process::Command::new("xfs_quota").args(["-f", "-x", "-c", &limit]).arg(&stand.pool().directory),
+        std::process::Command::new("xfs_quota").args(["-f", "-x", "-c", &limit]).arg(&rig.pool().directory),
     )?;
     let answer = csi.node_get_volume_stats(stats("vol-a", &target))?;
     let bytes = usage_of(&answer, Unit::Bytes)?;
@@ -181,12 +181,12 @@ fn available_is_never_negative(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_pool_without_quotas_says_so(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.pools[0].options = ",quota=none".to_owned();
-    stand.start()?;
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_pool_without_quotas_says_so(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.pools[0].options = ",quota=none".to_owned();
+    rig.start()?;
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     let answer = csi.node_get_volume_stats(stats("vol-a", &target))?;

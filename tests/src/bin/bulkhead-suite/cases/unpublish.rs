@@ -8,7 +8,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
 
@@ -29,10 +29,10 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-fn the_target_is_gone_and_repeating_is_done(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn the_target_is_gone_and_repeating_is_done(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        let target = stand.target(id);
+        let target = rig.target(id);
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_unpublish_volume(unpublish(id, &target))?;
         csi.node_publish_volume(publish(id, &target, capability))?;
@@ -46,10 +46,10 @@ fn the_target_is_gone_and_repeating_is_done(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn what_was_unmounted_by_hand_is_unpublished(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn what_was_unmounted_by_hand_is_unpublished(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        let target = stand.target(id);
+        let target = rig.target(id);
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &target, capability.clone()))?;
         unmount(&target, UnmountFlags::NOFOLLOW)?;
@@ -64,10 +64,10 @@ fn what_was_unmounted_by_hand_is_unpublished(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn what_was_removed_by_hand_is_unpublished(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn what_was_removed_by_hand_is_unpublished(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        let parent = stand.target(id);
+        let parent = rig.target(id);
         let target = parent.join("t");
         fs::create_dir(&parent)?;
         csi.create_volume(create(id, SIZE, capability.clone()))?;
@@ -80,12 +80,12 @@ fn what_was_removed_by_hand_is_unpublished(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn stacked_mounts_of_the_volume_are_all_undone(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn stacked_mounts_of_the_volume_are_all_undone(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
-    mount_bind(stand.pool().volume("vol-a").join("data"), &target)?;
+    mount_bind(rig.pool().volume("vol-a").join("data"), &target)?;
     ensure!(mounts::at(&target)?.len() == 2);
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     ensure!(mounts::at(&target)?.is_empty() && !target.exists());
@@ -93,12 +93,12 @@ fn stacked_mounts_of_the_volume_are_all_undone(stand: &mut Stand) -> Result<()> 
     Ok(())
 }
 
-fn a_foreign_mount_at_the_target_stays(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_foreign_mount_at_the_target_stays(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     fs::create_dir(&target)?;
-    mount_bind(stand.logs(), &target)?;
+    mount_bind(rig.logs(), &target)?;
     refused(csi.node_publish_volume(publish("vol-a", &target, mount())), Code::AlreadyExists, "mounted")?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "mounted")?;
     ensure!(mounts::at(&target)?.len() == 1);
@@ -110,9 +110,9 @@ fn a_foreign_mount_at_the_target_stays(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_directory_with_content_at_the_target_stays(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_directory_with_content_at_the_target_stays(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     fs::create_dir(&target)?;
     fs::write(target.join("precious"), "content")?;
@@ -125,13 +125,13 @@ fn a_directory_with_content_at_the_target_stays(stand: &mut Stand) -> Result<()>
     Ok(())
 }
 
-fn a_mount_inside_the_volume_keeps_it_busy(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_mount_inside_the_volume_keeps_it_busy(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     fs::create_dir(target.join("inner"))?;
-    mount_bind(stand.logs(), target.join("inner"))?;
+    mount_bind(rig.logs(), target.join("inner"))?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
     ensure!(mounts::at(&target)?.len() == 1 && mounts::at(&target.join("inner"))?.len() == 1);
     refused(csi.delete_volume(delete("vol-a")), Code::FailedPrecondition, "vol-a")?;
@@ -141,9 +141,9 @@ fn a_mount_inside_the_volume_keeps_it_busy(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn an_open_file_inside_the_volume_keeps_it_busy(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn an_open_file_inside_the_volume_keeps_it_busy(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     let open = fs::File::create(target.join("file"))?;
@@ -154,19 +154,19 @@ fn an_open_file_inside_the_volume_keeps_it_busy(stand: &mut Stand) -> Result<()>
     Ok(())
 }
 
-fn an_open_device_is_released_when_it_is_closed(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn an_open_device_is_released_when_it_is_closed(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, block()))?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
     // Open as in a container: through a separate node, not through the target.
-    let device = loops::backed_by(&stand.pool().device()?)?;
+    let device = loops::backed_by(&rig.pool().device()?)?;
     let open = fs::File::open(&device[0].path)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "open")?;
     refused(csi.delete_volume(delete("vol-a")), Code::Aborted, "open")?;
     drop(open);
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty());
+    ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty());
     // Open through the target itself.
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
     let open = fs::File::open(&target)?;
@@ -178,13 +178,13 @@ fn an_open_device_is_released_when_it_is_closed(stand: &mut Stand) -> Result<()>
 }
 
 /// Device managers briefly open every device that changes.
-fn a_short_look_at_the_device_does_not_fail_the_call(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let target = stand.target("a");
+fn a_short_look_at_the_device_does_not_fail_the_call(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let target = rig.target("a");
     csi.create_volume(create("vol-a", SIZE, block()))?;
     for _ in 0..5 {
         csi.node_publish_volume(publish("vol-a", &target, block()))?;
-        let device = loops::backed_by(&stand.pool().device()?)?;
+        let device = loops::backed_by(&rig.pool().device()?)?;
         let open = fs::File::open(&device[0].path)?;
         let look = std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(15));
@@ -192,26 +192,26 @@ fn a_short_look_at_the_device_does_not_fail_the_call(stand: &mut Stand) -> Resul
         });
         csi.node_unpublish_volume(unpublish("vol-a", &target))?;
         ensure!(look.join().is_ok());
-        ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty());
+        ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty());
     }
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
-fn another_volumes_device_is_never_touched(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
-    let (a, b) = (stand.target("a"), stand.target("b"));
+fn another_volumes_device_is_never_touched(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
+    let (a, b) = (rig.target("a"), rig.target("b"));
     for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
         csi.create_volume(create(id, SIZE, block()))?;
         csi.node_publish_volume(publish(id, target, block()))?;
     }
-    let before = loops::backed_by(&stand.pool().device()?)?;
+    let before = loops::backed_by(&rig.pool().device()?)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &b)), Code::FailedPrecondition, "vol-b")?;
     // Another program puts one volume's device on the other's target.
     unmount(&a, UnmountFlags::NOFOLLOW)?;
     mount_bind(&b, &a)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &a)), Code::FailedPrecondition, "mounted")?;
-    ensure!(loops::backed_by(&stand.pool().device()?)? == before && mounts::at(&b)?.len() == 1);
+    ensure!(loops::backed_by(&rig.pool().device()?)? == before && mounts::at(&b)?.len() == 1);
     unmount(&a, UnmountFlags::NOFOLLOW)?;
     for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
         csi.node_unpublish_volume(unpublish(id, target))?;
@@ -220,15 +220,15 @@ fn another_volumes_device_is_never_touched(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn an_unknown_volume_or_target_is_done(stand: &mut Stand) -> Result<()> {
-    let csi = stand.csi()?;
+fn an_unknown_volume_or_target_is_done(rig: &mut Rig) -> Result<()> {
+    let csi = rig.csi()?;
     for id in ["vol-z", "No Id"] {
-        for target in [stand.target("a"), stand.target("a/b/c"), "/etc/x".into()] {
+        for target in [rig.target("a"), rig.target("a/b/c"), "/etc/x".into()] {
             csi.node_unpublish_volume(unpublish(id, &target))?;
         }
     }
     csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_unpublish_volume(unpublish("vol-a", &stand.target("a/b/c")))?;
+    csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a/b/c")))?;
     let foreign = csi.node_unpublish_volume(unpublish("vol-a", Path::new("/etc/x")));
     refused(foreign, Code::InvalidArgument, "publish directory")?;
     csi.delete_volume(delete("vol-a"))?;

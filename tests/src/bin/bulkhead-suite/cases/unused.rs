@@ -8,7 +8,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
 cases! {
@@ -47,107 +47,107 @@ fn publishing(id: &str) -> (Vec<Request>, Vec<Request>) {
     (vec![attach, make], vec![remove, Request::LoopDetach { volume: own() }])
 }
 
-fn check_refused(stand: &Stand, id: &str) -> Result<()> {
-    denied(stand.helper()?.request(&discard(id))?, ErrorKind::Refused, "may hold data")?;
-    ensure!(stand.pool().volume(id).exists(), "{id} is gone");
+fn check_refused(rig: &Rig, id: &str) -> Result<()> {
+    denied(rig.helper()?.request(&discard(id))?, ErrorKind::Refused, "may hold data")?;
+    ensure!(rig.pool().volume(id).exists(), "{id} is gone");
     Ok(())
 }
 
-fn a_volume_that_was_never_published_is_deleted(stand: &mut Stand) -> Result<()> {
+fn a_volume_that_was_never_published_is_deleted(rig: &mut Rig) -> Result<()> {
     for (id, spec) in kinds() {
         for restart in [false, true] {
-            stand.helper()?.ask(&create(id, spec))?;
+            rig.helper()?.ask(&create(id, spec))?;
             if restart {
-                stand.restart_helper()?;
+                rig.restart_helper()?;
             }
             for _ in 0..2 {
-                ensure!(stand.helper()?.ask(&discard(id))? == Reply::Done);
+                ensure!(rig.helper()?.ask(&discard(id))? == Reply::Done);
             }
-            ensure!(!stand.pool().volume(id).exists());
+            ensure!(!rig.pool().volume(id).exists());
         }
     }
     Ok(())
 }
 
-fn one_that_was_published_once_is_refused(stand: &mut Stand) -> Result<()> {
+fn one_that_was_published_once_is_refused(rig: &mut Rig) -> Result<()> {
     for (id, spec) in kinds() {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         helper.ask(&create(id, spec))?;
         let (publish, unpublish) = publishing(id);
         // Twice, since only the first time is recorded.
         for request in publish.iter().chain(&unpublish).chain(&publish).chain(&unpublish) {
             helper.ask(request)?;
         }
-        check_refused(stand, id)?;
-        stand.restart_helper()?;
-        check_refused(stand, id)?;
+        check_refused(rig, id)?;
+        rig.restart_helper()?;
+        check_refused(rig, id)?;
         // Creating it "again" succeeds and changes nothing.
-        stand.helper()?.ask(&create(id, spec))?;
-        check_refused(stand, id)?;
-        stand.helper()?.ask(&delete(id))?;
+        rig.helper()?.ask(&create(id, spec))?;
+        check_refused(rig, id)?;
+        rig.helper()?.ask(&delete(id))?;
     }
     Ok(())
 }
 
-fn what_is_published_is_refused(stand: &mut Stand) -> Result<()> {
+fn what_is_published_is_refused(rig: &mut Rig) -> Result<()> {
     for (id, spec) in kinds() {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         helper.ask(&create(id, spec))?;
         let (publish, unpublish) = publishing(id);
         publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
-        check_refused(stand, id)?;
-        stand.restart_helper()?;
-        check_refused(stand, id)?;
-        let helper = stand.helper()?;
+        check_refused(rig, id)?;
+        rig.restart_helper()?;
+        check_refused(rig, id)?;
+        let helper = rig.helper()?;
         unpublish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
         helper.ask(&delete(id))?;
     }
     Ok(())
 }
 
-fn an_attached_image_counts_as_used(stand: &mut Stand) -> Result<()> {
-    stand.helper()?.ask(&create("vol-b", image_spec(SIZE)))?;
-    stand.helper()?.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
-    check_refused(stand, "vol-b")?;
-    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == 1, "the device is gone");
-    stand.helper()?.ask(&delete("vol-b"))?;
+fn an_attached_image_counts_as_used(rig: &mut Rig) -> Result<()> {
+    rig.helper()?.ask(&create("vol-b", image_spec(SIZE)))?;
+    rig.helper()?.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    check_refused(rig, "vol-b")?;
+    ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1, "the device is gone");
+    rig.helper()?.ask(&delete("vol-b"))?;
     Ok(())
 }
 
 /// The helper is killed after each request of a volume's life.
-fn a_kill_at_any_moment_forgets_no_use(stand: &mut Stand) -> Result<()> {
+fn a_kill_at_any_moment_forgets_no_use(rig: &mut Rig) -> Result<()> {
     for (id, spec) in kinds() {
-        stand.helper()?.ask(&create(id, spec))?;
+        rig.helper()?.ask(&create(id, spec))?;
         let (publish, unpublish) = publishing(id);
         for request in publish.iter().chain(&unpublish) {
-            stand.helper()?.ask(request)?;
-            stand.restart_helper()?;
-            check_refused(stand, id)?;
+            rig.helper()?.ask(request)?;
+            rig.restart_helper()?;
+            check_refused(rig, id)?;
         }
-        stand.helper()?.ask(&delete(id))?;
+        rig.helper()?.ask(&delete(id))?;
     }
     Ok(())
 }
 
-fn growing_is_no_use(stand: &mut Stand) -> Result<()> {
+fn growing_is_no_use(rig: &mut Rig) -> Result<()> {
     use bulkhead_protocol::Inodes;
     let inodes = Inodes::try_from(8192)?;
     for (id, spec) in kinds() {
-        stand.helper()?.ask(&create(id, spec))?;
+        rig.helper()?.ask(&create(id, spec))?;
         let size = bytes(2 * SIZE);
-        stand.helper()?.ask(&match id {
+        rig.helper()?.ask(&match id {
             "vol-a" => Request::SetQuota { volume: volume(id), size, inodes },
             _ => Request::GrowImage { volume: volume(id), size },
         })?;
-        stand.restart_helper()?;
-        stand.helper()?.ask(&discard(id))?;
+        rig.restart_helper()?;
+        rig.helper()?.ask(&discard(id))?;
     }
     Ok(())
 }
 
 /// The purpose of the first publish makes no difference.
-fn reading_is_a_use(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn reading_is_a_use(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     let flags = MountFlags { read_only: true, ..MountFlags::default() };
     helper.ask(&Request::BindMount {
@@ -157,36 +157,36 @@ fn reading_is_a_use(stand: &mut Stand) -> Result<()> {
         exclusive: false,
     })?;
     helper.ask(&unbind("vol-a", "a"))?;
-    check_refused(stand, "vol-a")?;
+    check_refused(rig, "vol-a")?;
     helper.ask(&delete("vol-a"))?;
     Ok(())
 }
 
 /// The record of a volume as written by a helper that does not know the mark.
-fn a_record_without_the_mark_may_hold_data(stand: &mut Stand) -> Result<()> {
+fn a_record_without_the_mark_may_hold_data(rig: &mut Rig) -> Result<()> {
     for (id, spec) in kinds() {
-        stand.helper()?.ask(&create(id, spec))?;
-        stand.kill_helper()?;
-        let outer = File::open(stand.pool().volume(id))?;
+        rig.helper()?.ask(&create(id, spec))?;
+        rig.kill_helper()?;
+        let outer = File::open(rig.pool().volume(id))?;
         let mut record = [0; 256];
         let length = fgetxattr(&outer, "trusted.bulkhead", &mut record[..])?;
         ensure!(record[0] == 2, "the mark is {}", record[0]);
         record[0] = 1;
         fsetxattr(&outer, "trusted.bulkhead", &record[..length], XattrFlags::REPLACE)?;
-        stand.start_helper()?;
-        check_refused(stand, id)?;
-        stand.helper()?.ask(&delete(id))?;
+        rig.start_helper()?;
+        check_refused(rig, id)?;
+        rig.helper()?.ask(&delete(id))?;
     }
     Ok(())
 }
 
-fn one_that_is_not_there_is_deleted_already(stand: &mut Stand) -> Result<()> {
-    ensure!(stand.helper()?.ask(&discard("vol-x"))? == Reply::Done);
+fn one_that_is_not_there_is_deleted_already(rig: &mut Rig) -> Result<()> {
+    ensure!(rig.helper()?.ask(&discard("vol-x"))? == Reply::Done);
     Ok(())
 }
 
-fn a_name_made_anew_is_unused_again(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_name_made_anew_is_unused_again(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&bind("vol-a", "a"))?;
     helper.ask(&unbind("vol-a", "a"))?;

@@ -11,8 +11,8 @@ use bulkhead_tests::cases;
 use bulkhead_tests::daemon::{Daemon, FRONTEND_UID};
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, unbind, volume};
-use bulkhead_tests::setting::program;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::program;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 cases! {
@@ -24,9 +24,9 @@ cases! {
     the_frontend_says_hello_with_its_highest_version: Bare,
 }
 
-fn a_newer_client_is_answered_in_the_helpers_version(stand: &mut Stand) -> Result<()> {
+fn a_newer_client_is_answered_in_the_helpers_version(rig: &mut Rig) -> Result<()> {
     for version in [HIGHEST_VERSION, HIGHEST_VERSION + 1, u16::MAX] {
-        let client = HelperClient::connect(&stand.helper_socket())?;
+        let client = HelperClient::connect(&rig.helper_socket())?;
         let welcome = client.hello(version)?;
         ensure!(welcome.version == HIGHEST_VERSION, "version {}", welcome.version);
         client.ask(&Request::List { after: None, limit: 1 })?;
@@ -34,11 +34,11 @@ fn a_newer_client_is_answered_in_the_helpers_version(stand: &mut Stand) -> Resul
     Ok(())
 }
 
-fn the_oldest_client_is_answered_in_its_version(stand: &mut Stand) -> Result<()> {
-    let client = HelperClient::connect(&stand.helper_socket())?;
+fn the_oldest_client_is_answered_in_its_version(rig: &mut Rig) -> Result<()> {
+    let client = HelperClient::connect(&rig.helper_socket())?;
     let welcome = client.hello(1)?;
     ensure!(welcome.version == 1 && welcome.driver.as_str() == "bulkhead.csi.local", "{welcome:?}");
-    ensure!(welcome.csi_socket.as_str() == stand.kubelet.csi_socket().to_string_lossy() && welcome.registers);
+    ensure!(welcome.csi_socket.as_str() == rig.kubelet.csi_socket().to_string_lossy() && welcome.registers);
     let names: Vec<&str> = welcome.publish_directories.as_slice().iter().map(|own| own.name.as_str()).collect();
     ensure!(names == ["kubelet-pods", "kubelet-csi", "work"], "{names:?}");
     for request in [create("vol-a", directory_spec(1 << 20)), bind("vol-a", "a"), unbind("vol-a", "a"), delete("vol-a")]
@@ -48,29 +48,29 @@ fn the_oldest_client_is_answered_in_its_version(stand: &mut Stand) -> Result<()>
     Ok(())
 }
 
-fn a_client_without_a_version_is_told_so(stand: &mut Stand) -> Result<()> {
-    let client = HelperClient::connect(&stand.helper_socket())?;
+fn a_client_without_a_version_is_told_so(rig: &mut Rig) -> Result<()> {
+    let client = HelperClient::connect(&rig.helper_socket())?;
     let refusal = client.hello(0).err().context("version 0 is welcome")?;
     ensure!(format!("{refusal:#}").contains("not a client of this protocol"), "{refusal:#}");
     client.check_closed()
 }
 
 /// A client that knows both versions, on a connection that uses the older one.
-fn a_request_newer_than_the_agreed_version_is_refused(stand: &mut Stand) -> Result<()> {
-    let client = HelperClient::connect(&stand.helper_socket())?;
+fn a_request_newer_than_the_agreed_version_is_refused(rig: &mut Rig) -> Result<()> {
+    let client = HelperClient::connect(&rig.helper_socket())?;
     client.hello(1)?;
     client.ask(&create("vol-a", directory_spec(1 << 20)))?;
     let request = Request::DeleteUnused { volume: volume("vol-a") };
     denied(client.request(&request)?, ErrorKind::Invalid, "delete-unused needs protocol version 2")?;
     // The connection stays open, and the volume was not touched.
     client.ask(&Request::Usage { volume: volume("vol-a"), target: None })?;
-    HelperClient::welcomed(&stand.helper_socket())?.ask(&request)?;
+    HelperClient::welcomed(&rig.helper_socket())?.ask(&request)?;
     Ok(())
 }
 
-fn an_unknown_request_closes_the_connection_only(stand: &mut Stand) -> Result<()> {
-    let newer = HelperClient::welcomed(&stand.helper_socket())?;
-    let other = HelperClient::welcomed(&stand.helper_socket())?;
+fn an_unknown_request_closes_the_connection_only(rig: &mut Rig) -> Result<()> {
+    let newer = HelperClient::welcomed(&rig.helper_socket())?;
+    let other = HelperClient::welcomed(&rig.helper_socket())?;
     // The number after this version's last request, which is that of the last row.
     let mut packet = encode(&Request::Owner { volume: volume("vol-a") })?;
     packet[0] = u8::try_from(Request::ROWS.len())?;
@@ -82,8 +82,8 @@ fn an_unknown_request_closes_the_connection_only(stand: &mut Stand) -> Result<()
 
 /// The test takes the helper's place: the frontend's first packet is frozen forever, and an older helper's answer is
 /// enough.
-fn the_frontend_says_hello_with_its_highest_version(stand: &mut Stand) -> Result<()> {
-    let path = stand.helper_socket();
+fn the_frontend_says_hello_with_its_highest_version(rig: &mut Rig) -> Result<()> {
+    let path = rig.helper_socket();
     let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(&path)?)?;
     rustix::net::listen(&listener, 8)?;
@@ -92,12 +92,12 @@ fn the_frontend_says_hello_with_its_highest_version(stand: &mut Stand) -> Result
     let mut command = Command::new(program("bulkhead-frontend")?);
     command.arg("--helper-socket").arg(&path).args(["--node-id", "node"]);
     command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");
-    let mut frontend = Daemon::start("frontend", &mut command, &stand.logs())?;
+    let mut frontend = Daemon::start("frontend", &mut command, &rig.logs())?;
     let connection = rustix::net::accept(&listener)?;
     rustix::net::sockopt::set_socket_timeout(
         &connection,
         rustix::net::sockopt::Timeout::Recv,
-        Some(stand.patience(Duration::from_secs(10))),
+        Some(rig.patience(Duration::from_secs(10))),
     )?;
     let receive = || -> Result<Vec<u8>> {
         let mut packet = vec![0; 4096];

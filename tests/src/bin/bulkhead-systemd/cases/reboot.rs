@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::setting::Phase::{AfterReboot, BeforeReboot};
+use bulkhead_tests::run_options::Phase::{AfterReboot, BeforeReboot};
 
 use crate::node::Node;
 use crate::unit::{FRONTEND, HELPER, SOCKET};

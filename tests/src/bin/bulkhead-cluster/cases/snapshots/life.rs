@@ -128,7 +128,7 @@ fn a_retained_snapshot_stays_and_is_found_again(cluster: &mut Cluster) -> Result
 fn waiting(cluster: &mut Cluster) -> Result<String> {
     let (class, node) = (cluster.add_snapshot_class("daily", |_| {})?, cluster.node());
     made(cluster, "data", &node)?;
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     cluster.snapshot("monday", "data", &class)?;
     cluster.access.wait(cluster.patience(), "the snapshot controller", || {
         let path = format!("{}/monday", cluster.snapshots());
@@ -145,7 +145,7 @@ fn what_an_agent_had_begun_is_finished(cluster: &mut Cluster) -> Result<()> {
     let path = waiting(cluster)?;
     let begun = json!({ "metadata": { "annotations": { BEING_CREATED: "yes" } } });
     cluster.ask("PATCH", &path, Some(&begun))?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.snapshot_ready("monday")?;
     cluster.access.wait(cluster.patience(), "nothing to be in progress", || {
         let content = cluster.ask("GET", &path, None)?;
@@ -157,10 +157,10 @@ fn what_an_agent_had_begun_is_finished(cluster: &mut Cluster) -> Result<()> {
 
 fn what_was_never_said_is_deleted_nevertheless(cluster: &mut Cluster) -> Result<()> {
     let path = waiting(cluster)?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.snapshot_ready("monday")?;
     // What the agent has written is lost, as if it had died before, and its owner gives up at the same time.
-    cluster.agent().stand.kill_frontend()?;
+    cluster.agent().rig.kill_frontend()?;
     cluster.ask("PATCH", &format!("{path}/status"), Some(&json!({ "status": null })))?;
     let begun = json!({ "metadata": { "annotations": { BEING_CREATED: "yes" } } });
     cluster.ask("PATCH", &path, Some(&begun))?;
@@ -170,7 +170,7 @@ fn what_was_never_said_is_deleted_nevertheless(cluster: &mut Cluster) -> Result<
         ensure!(!content["metadata"]["deletionTimestamp"].is_null(), "{}", content["metadata"]);
         Ok(())
     })?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.is_gone(&path)?;
     let left = cluster.agents[0].volumes()?;
     ensure!(!left.iter().any(|name| name.starts_with("snapshot-")), "{left:?}");
@@ -179,10 +179,10 @@ fn what_was_never_said_is_deleted_nevertheless(cluster: &mut Cluster) -> Result<
 
 fn what_is_documented_works(cluster: &mut Cluster) -> Result<()> {
     cluster.class = cluster.add_class(|class| class["parameters"] = json!({ "backing": "image", "sparse": "true" }))?;
-    cluster.add_agent_with(|stand| stand.add_pool_for_filesystems("default"))?;
+    cluster.add_agent_with(|rig| rig.add_pool_for_filesystems("default"))?;
     cluster.create_claim(&on(claim("data", &cluster.class, "512Mi"), &cluster.node()))?;
     cluster.bound("data")?;
-    let file = cluster.agents[0].stand.work().join("documented.yaml");
+    let file = cluster.agents[0].rig.work().join("documented.yaml");
     for manifest in blocks(section(BACKUPS, "Take and restore a snapshot")?, "yaml") {
         fs::write(&file, manifest.replace("bulkhead-image", &cluster.class))?;
         let arguments = ["apply", "--namespace", &cluster.namespace, "--filename", &file.to_string_lossy()];

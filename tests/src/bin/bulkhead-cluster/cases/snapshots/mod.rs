@@ -38,7 +38,7 @@ fn made(cluster: &Cluster, name: &str, node: &str) -> Result<String> {
 
 /// The image of a volume, by its PersistentVolume's name.
 fn image(agent: &Agent, object: &str) -> PathBuf {
-    agent.stand.pool().volume(handle(object)).join("image")
+    agent.rig.pool().volume(handle(object)).join("image")
 }
 
 /// Writes a mark into a volume.

@@ -129,7 +129,7 @@ fn a_source_on_a_node_that_is_gone_is_told(cluster: &mut Cluster) -> Result<()> 
     ensure!(annotations.get(SELECTED_NODE) == Some(&first), "it was dropped: {annotations:?}");
     cluster.delete_claim("restored")?;
     cluster.ask("PATCH", &path, Some(&json!({ "metadata": { "labels": labels } })))?;
-    cluster.agents[1].stand.start_frontend()?;
+    cluster.agents[1].rig.start_frontend()?;
     cluster.delete_snapshot("monday")
 }
 
@@ -159,7 +159,7 @@ fn a_source_that_no_node_has_is_told_once(cluster: &mut Cluster) -> Result<()> {
 fn lose(cluster: &mut Cluster) -> Result<String> {
     let content = cluster.snapshot_ready("monday")?;
     let path = format!("{CONTENTS}/{}", content["metadata"]["name"].as_str().unwrap_or_default());
-    cluster.agents[1].stand.kill_frontend()?;
+    cluster.agents[1].rig.kill_frontend()?;
     let gone = json!({ "metadata": { "labels": { MANAGED_BY: gone(cluster), TOPOLOGY_KEY: gone(cluster) } } });
     cluster.ask("PATCH", &path, Some(&gone))?;
     Ok(path)
@@ -188,10 +188,10 @@ fn a_lost_nodes_snapshots_are_given_up(cluster: &mut Cluster) -> Result<()> {
     let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
     ensure!(!orphans.contains(&node), "{orphans}");
     // What is on the lost node's disk is nobody's concern any more.
-    cluster.agents[1].stand.start_frontend()?;
+    cluster.agents[1].rig.start_frontend()?;
     let left = cluster.agents[1].volumes()?.into_iter().find(|name| name.starts_with("snapshot-"));
     let snapshot_id = left.context("the snapshot is gone")?;
-    let csi = cluster.agents[1].stand.csi()?;
+    let csi = cluster.agents[1].rig.csi()?;
     csi.delete_snapshot(DeleteSnapshotRequest { snapshot_id, ..Default::default() })?;
     Ok(())
 }

@@ -61,7 +61,7 @@ fn snapshots_from_before_the_policies_are_found(cluster: &mut Cluster) -> Result
         set_up(cluster)?;
         let (class, node) = (cluster.add_snapshot_class("daily", |_| {})?, cluster.node());
         made(cluster, "data", &node)?;
-        cluster.agent().stand.kill_frontend()?;
+        cluster.agent().rig.kill_frontend()?;
         cluster.snapshot("monday", "data", &class)?;
         // Whatever is written once the policies are back is labelled: let the snapshot controller finish before.
         cluster.access.wait(cluster.patience(), "the snapshot controller", || {
@@ -74,7 +74,7 @@ fn snapshots_from_before_the_policies_are_found(cluster: &mut Cluster) -> Result
         })
     })?;
     cluster.wait_until_policies_are_relied_on()?;
-    cluster.agent().stand.start_frontend()?;
+    cluster.agent().rig.start_frontend()?;
     cluster.snapshot_ready("monday")?;
     cluster.agents[0].has_logged("watching snapshots by label")?;
     cluster.delete_snapshot("monday")

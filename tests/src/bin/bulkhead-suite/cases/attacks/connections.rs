@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, Reply, Request, Socket, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
@@ -43,7 +43,7 @@ fn lingering() -> Result<(TcpStream, TcpStream)> {
     Ok((sender, deaf))
 }
 
-fn descriptors_that_take_long_to_close_keep_no_connection(stand: &mut Stand) -> Result<()> {
+fn descriptors_that_take_long_to_close_keep_no_connection(rig: &mut Rig) -> Result<()> {
     let status = encode(&Request::PoolStatus { pool: "default".parse()? })?;
     // The ends that do not read are dropped before the others, which can then be closed without waiting.
     let mut deaf = Vec::new();
@@ -53,52 +53,52 @@ fn descriptors_that_take_long_to_close_keep_no_connection(stand: &mut Stand) -> 
         deaf.push(peer);
         let sender = OwnedFd::from(sender);
         // The first packet of a connection, or a later one.
-        let client = if round % 2 == 0 { HelperClient::connect(&stand.helper_socket())? } else { stand.helper()? };
+        let client = if round % 2 == 0 { HelperClient::connect(&rig.helper_socket())? } else { rig.helper()? };
         if client.send_with_descriptor(&status, &sender).is_err() {
             refused.push(sender);
         }
     }
     let begun = Instant::now();
-    let clients = (0..4).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    let clients = (0..4).map(|_| rig.helper()).collect::<Result<Vec<_>>>()?;
     for client in clients {
         client.pool_status("default")?;
     }
-    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(3)), "it took {:?}", begun.elapsed());
+    ensure!(begun.elapsed() < rig.patience(Duration::from_secs(3)), "it took {:?}", begun.elapsed());
     drop(deaf);
     Ok(())
 }
 
 /// A kernel before 6.16 cannot refuse descriptors.
-fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let trace = stand.work().join("trace").display().to_string();
+fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let trace = rig.work().join("trace").display().to_string();
     let strace =
         |output: &str| ["strace", "-D", "-f", "-o", output, "-e", "trace=setsockopt"].map(str::to_owned).to_vec();
     // strace makes a call fail by giving it a number that the filter does not know.
-    stand.helper_flags = vec!["--seccomp=log".to_owned()];
-    stand.helper_wrapper = strace(&trace);
-    stand.start_helper()?;
-    stand.kill_helper()?;
+    rig.helper_flags = vec!["--seccomp=log".to_owned()];
+    rig.helper_wrapper = strace(&trace);
+    rig.start_helper()?;
+    rig.kill_helper()?;
     let number = number_of_refusal(&fs::read_to_string(&trace)?)?;
-    stand.helper_wrapper = strace("/dev/null");
-    stand.helper_wrapper.extend(["-e".to_owned(), format!("inject=setsockopt:error=ENOPROTOOPT:when={number}")]);
-    stand.start_helper()?;
+    rig.helper_wrapper = strace("/dev/null");
+    rig.helper_wrapper.extend(["-e".to_owned(), format!("inject=setsockopt:error=ENOPROTOOPT:when={number}")]);
+    rig.start_helper()?;
     // The call with that number fails in each thread: until every thread has made it, not all of them serve.
     let mut served = Vec::new();
-    wait::until(stand.patience(Duration::from_secs(10)), || {
-        served.push(stand.helper()?);
+    wait::until(rig.patience(Duration::from_secs(10)), || {
+        served.push(rig.helper()?);
         ensure!(served.len() == 33, "{} connections are served", served.len());
         Ok(())
     })?;
     drop(served);
-    let (client, file) = (stand.helper()?, fs::File::open("/etc/passwd")?);
+    let (client, file) = (rig.helper()?, fs::File::open("/etc/passwd")?);
     client.send_with_descriptor(&encode(&delete("vol-a"))?, &file).context("the kernel refuses descriptors anyway")?;
     client.check_closed()?;
-    descriptors_that_take_long_to_close_keep_no_connection(stand)?;
-    stand.kill_helper()?;
-    stand.helper_wrapper.clear();
-    stand.helper_flags.clear();
-    stand.start()
+    descriptors_that_take_long_to_close_keep_no_connection(rig)?;
+    rig.kill_helper()?;
+    rig.helper_wrapper.clear();
+    rig.helper_flags.clear();
+    rig.start()
 }
 
 /// How many such calls the thread that refuses descriptors has made when it does, as strace has seen them.
@@ -116,88 +116,88 @@ fn listen(client: &HelperClient) -> Result<OwnedFd> {
     socket.context("no socket comes with the reply")
 }
 
-fn a_socket_that_a_frontend_has_shut_down_is_made_anew(stand: &mut Stand) -> Result<()> {
+fn a_socket_that_a_frontend_has_shut_down_is_made_anew(rig: &mut Rig) -> Result<()> {
     use rustix::net::Shutdown::{Both, Read};
-    stand.add_pool("default")?;
-    stand.start_helper()?;
+    rig.add_pool("default")?;
+    rig.start_helper()?;
     for how in [Read, Both] {
-        let socket = listen(&stand.helper()?)?;
-        let waiting = UnixStream::connect(stand.kubelet.csi_socket())?;
+        let socket = listen(&rig.helper()?)?;
+        let waiting = UnixStream::connect(rig.kubelet.csi_socket())?;
         // The socket is kept as long as it works: no client that is waiting on it is lost.
-        let again = listen(&stand.helper()?)?;
+        let again = listen(&rig.helper()?)?;
         rustix::net::accept(&again).context("accept the one who waits")?;
         drop(waiting);
         rustix::net::shutdown(&socket, how)?;
-        ensure!(UnixStream::connect(stand.kubelet.csi_socket()).is_err(), "the attack has no effect");
+        ensure!(UnixStream::connect(rig.kubelet.csi_socket()).is_err(), "the attack has no effect");
     }
-    stand.start_frontend()
+    rig.start_frontend()
 }
 
-fn a_csi_socket_that_was_removed_is_made_anew(stand: &mut Stand) -> Result<()> {
+fn a_csi_socket_that_was_removed_is_made_anew(rig: &mut Rig) -> Result<()> {
     for replace in [false, true] {
-        fs::remove_file(stand.kubelet.csi_socket())?;
+        fs::remove_file(rig.kubelet.csi_socket())?;
         if replace {
-            drop(std::os::unix::net::UnixListener::bind(stand.kubelet.csi_socket())?);
+            drop(std::os::unix::net::UnixListener::bind(rig.kubelet.csi_socket())?);
         }
-        stand.restart_frontend()?;
+        rig.restart_frontend()?;
     }
     Ok(())
 }
 
-fn a_capability_that_cannot_be_lowered_ends_the_helper(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
+fn a_capability_that_cannot_be_lowered_ends_the_helper(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
     // strace makes a call fail by giving it a number that the filter does not know.
-    stand.helper_flags = vec!["--seccomp=log".to_owned()];
-    stand.start_helper()?;
-    let client = stand.helper()?;
+    rig.helper_flags = vec!["--seccomp=log".to_owned()];
+    rig.start_helper()?;
+    let client = rig.helper()?;
     client.ask(&create("vol-a", directory_spec(SIZE)))?;
-    let limit = stand.patience(Duration::from_secs(10));
+    let limit = rig.patience(Duration::from_secs(10));
     // The second change in a thread lowers what the first one raised.
-    let faults = Tracer::fail(i32::try_from(stand.running_helper()?.pid())?, "capset", "EPERM", "2+")?;
-    ensure!(stand.helper()?.request(&bind("vol-a", "a")).is_err(), "the helper goes on with a capability raised");
-    let status = stand.running_helper()?.wait(limit)?;
+    let faults = Tracer::fail(i32::try_from(rig.running_helper()?.pid())?, "capset", "EPERM", "2+")?;
+    ensure!(rig.helper()?.request(&bind("vol-a", "a")).is_err(), "the helper goes on with a capability raised");
+    let status = rig.running_helper()?.wait(limit)?;
     ensure!(status.code() == Some(1), "{status}");
-    stand.running_helper()?.check_log(|log| {
+    rig.running_helper()?.check_log(|log| {
         ensure!(log.contains("a capability cannot be lowered again"), "the log is silent: {log}");
         Ok(())
     })?;
     drop(faults);
-    stand.helper_flags.clear();
-    stand.start()?;
-    let client = stand.helper()?;
+    rig.helper_flags.clear();
+    rig.start()?;
+    let client = rig.helper()?;
     client.ask(&unbind("vol-a", "a"))?;
     client.ask(&delete("vol-a"))?;
     Ok(())
 }
 
-fn a_flood_of_refused_connections_does_not_flood_the_log(stand: &mut Stand) -> Result<()> {
+fn a_flood_of_refused_connections_does_not_flood_the_log(rig: &mut Rig) -> Result<()> {
     let begun = Instant::now();
-    let lines = |stand: &mut Stand| -> Result<usize> {
-        Ok(stand.running_helper()?.log()?.lines().filter(|line| line.contains("not of --allow-uid")).count())
+    let lines = |rig: &mut Rig| -> Result<usize> {
+        Ok(rig.running_helper()?.log()?.lines().filter(|line| line.contains("not of --allow-uid")).count())
     };
     for _ in 0..300 {
-        HelperClient::connect_as(&stand.helper_socket(), 0)?;
+        HelperClient::connect_as(&rig.helper_socket(), 0)?;
     }
-    wait::until(stand.patience(Duration::from_secs(5)), || {
-        HelperClient::connect_as(&stand.helper_socket(), 0)?;
-        ensure!(lines(stand)? > 0, "nothing is logged");
+    wait::until(rig.patience(Duration::from_secs(5)), || {
+        HelperClient::connect_as(&rig.helper_socket(), 0)?;
+        ensure!(lines(rig)? > 0, "nothing is logged");
         Ok(())
     })?;
-    let (lines, seconds) = (lines(stand)?, begun.elapsed().as_secs_f64());
+    let (lines, seconds) = (lines(rig)?, begun.elapsed().as_secs_f64());
     ensure!(lines as f64 <= seconds + 2.0, "{lines} lines in {seconds:.1} s");
     Ok(())
 }
 
-fn a_filter_that_only_logs_is_a_condition_of_every_pool(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.helper_flags = vec!["--seccomp=log".to_owned()];
-    stand.start()?;
-    let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+fn a_filter_that_only_logs_is_a_condition_of_every_pool(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.helper_flags = vec!["--seccomp=log".to_owned()];
+    rig.start()?;
+    let Reply::Pool(status) = rig.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
         anyhow::bail!("no status");
     };
     let conditions = status.conditions.as_slice();
     ensure!(conditions.contains(&Condition::Unconfined), "{conditions:?}");
-    stand.running_helper()?.check_log(|log| {
+    rig.running_helper()?.check_log(|log| {
         ensure!(
             log.contains("not confined: system calls that are not allowed are only logged"),
             "the log is silent: {log}"

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::csi::requests;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, format_image, mount_disk, mount_image, run};
-use bulkhead_tests::setting::{PoolFilesystem, Setting, program};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions, program};
 use bulkhead_tests::{cases, monitoring, wait};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -25,73 +25,73 @@ const HEALTHY: &str = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 0";
 const ABNORMAL: &str = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 1";
 
 /// As ext4 does when mounted with that option.
-fn a_filesystem_that_becomes_read_only_after_an_error(stand: &mut Stand) -> Result<()> {
-    let setting = Setting { pool_fs: PoolFilesystem::Ext4, ..stand.setting.clone() };
-    let directory = stand.work().join("pools/default");
-    stand.pools = vec![Pool::make(&setting, stand.templates(), &directory, "default")?];
+fn a_filesystem_that_becomes_read_only_after_an_error(rig: &mut Rig) -> Result<()> {
+    let run_options = RunOptions { pool_fs: PoolFilesystem::Ext4, ..rig.run_options.clone() };
+    let directory = rig.work().join("pools/default");
+    rig.pools = vec![Pool::make(&run_options, rig.templates(), &directory, "default")?];
     run(Command::new("mount").args(["-o", "remount,errors=remount-ro"]).arg(&directory))?;
-    let device = publish(stand)?;
+    let device = publish(rig)?;
     fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "an error of the disk")?;
-    stand.csi()?.get_capacity(Default::default())?;
+    rig.csi()?.get_capacity(Default::default())?;
     // Linux 6.12 and 6.13 shut it down instead.
-    is_abnormal(stand, &["has become read-only", "has shut down"])?;
-    let room = stand.csi()?.get_capacity(Default::default())?;
+    is_abnormal(rig, &["has become read-only", "has shut down"])?;
+    let room = rig.csi()?.get_capacity(Default::default())?;
     ensure!(room.available_capacity == 0, "{room:?}");
 
     let image = directory.with_extension("disk");
-    serves_again(stand, &device, || {
+    serves_again(rig, &device, || {
         // Its exit status says whether it repaired anything.
         let checked = Command::new("e2fsck").args(["-f", "-y"]).arg(&image).output()?;
         ensure!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
-        mount_image(&setting, &image, &directory)
+        mount_image(&run_options, &image, &directory)
     })
 }
 
-fn a_disk_that_dies_and_comes_back(stand: &mut Stand) -> Result<()> {
-    let setting = stand.setting.clone();
-    let directory = stand.work().join("pools/default");
+fn a_disk_that_dies_and_comes_back(rig: &mut Rig) -> Result<()> {
+    let run_options = rig.run_options.clone();
+    let directory = rig.work().join("pools/default");
     fs::create_dir_all(&directory)?;
     let image = directory.with_extension("disk");
-    format_image(&setting, stand.templates(), &image)?;
+    format_image(&run_options, rig.templates(), &image)?;
     let disk = Disk::make(&image)?;
-    mount_disk(&setting, &disk.path(), &directory)?;
+    mount_disk(&run_options, &disk.path(), &directory)?;
     run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
-    stand.pools = vec![Pool::mounted(&setting, &directory, "default")];
-    let device = publish(stand)?;
+    rig.pools = vec![Pool::mounted(&run_options, &directory, "default")];
+    let device = publish(rig)?;
 
     disk.die()?;
     // A write makes the filesystem notice, and ext4 gives up at the next one.
     for name in ["vol-a/one", "vol-a/two"] {
-        let _ = fs::write(stand.target(name), "content");
+        let _ = fs::write(rig.target(name), "content");
         rustix::fs::sync();
     }
     // Without a request it is noticed within half a minute.
-    let _ = stand.csi()?.get_capacity(Default::default());
-    is_abnormal(stand, &[""])?;
-    serves_again(stand, &device, || {
+    let _ = rig.csi()?.get_capacity(Default::default());
+    is_abnormal(rig, &[""])?;
+    serves_again(rig, &device, || {
         disk.recover()?;
-        mount_disk(&setting, &disk.path(), &directory)
+        mount_disk(&run_options, &disk.path(), &directory)
     })
 }
 
 /// Starts everything, and publishes a volume that contains data. Returns the name of the pool's device.
-fn publish(stand: &mut Stand) -> Result<String> {
-    stand.frontend_flags = monitoring::FLAGS.map(Into::into).to_vec();
-    stand.start()?;
-    let csi = stand.csi()?;
+fn publish(rig: &mut Rig) -> Result<String> {
+    rig.frontend_flags = monitoring::FLAGS.map(Into::into).to_vec();
+    rig.start()?;
+    let csi = rig.csi()?;
     csi.create_volume(requests::create("vol-a", requests::MIB, requests::mount()))?;
-    csi.node_publish_volume(requests::publish("vol-a", &stand.target("vol-a"), requests::mount()))?;
-    fs::write(stand.target("vol-a/file"), "content")?;
+    csi.node_publish_volume(requests::publish("vol-a", &rig.target("vol-a"), requests::mount()))?;
+    fs::write(rig.target("vol-a/file"), "content")?;
     rustix::fs::sync();
-    shows(stand, HEALTHY)?;
-    let device = fs::canonicalize(format!("/sys/dev/block/{}", stand.pool().device()?))?;
+    shows(rig, HEALTHY)?;
+    let device = fs::canonicalize(format!("/sys/dev/block/{}", rig.pool().device()?))?;
     Ok(device.file_name().and_then(OsStr::to_str).context("a device")?.to_owned())
 }
 
 /// Waits until the metrics report the volume as abnormal, and checks that a kubelet is told one of these reasons.
-fn is_abnormal(stand: &Stand, reasons: &[&str]) -> Result<()> {
-    shows(stand, ABNORMAL)?;
-    let stats = stand.csi()?.node_get_volume_stats(requests::stats("vol-a", &stand.target("vol-a")))?;
+fn is_abnormal(rig: &Rig, reasons: &[&str]) -> Result<()> {
+    shows(rig, ABNORMAL)?;
+    let stats = rig.csi()?.node_get_volume_stats(requests::stats("vol-a", &rig.target("vol-a")))?;
     let condition = stats.volume_condition.context("a condition")?;
     let known = reasons.iter().any(|reason| condition.message.contains(reason));
     ensure!(condition.abnormal && known, "{condition:?}");
@@ -99,11 +99,11 @@ fn is_abnormal(stand: &Stand, reasons: &[&str]) -> Result<()> {
 }
 
 /// Recovers as documented, with `mend` repairing the filesystem, and checks that nothing that was written is lost.
-fn serves_again(stand: &mut Stand, device: &str, mend: impl FnOnce() -> Result<()>) -> Result<()> {
-    let (target, directory) = (stand.target("vol-a"), stand.pool().directory.clone());
-    let patience = stand.patience(Duration::from_secs(15));
-    stand.csi()?.node_unpublish_volume(requests::unpublish("vol-a", &target)).context("unpublish")?;
-    stand.abandon();
+fn serves_again(rig: &mut Rig, device: &str, mend: impl FnOnce() -> Result<()>) -> Result<()> {
+    let (target, directory) = (rig.target("vol-a"), rig.pool().directory.clone());
+    let patience = rig.patience(Duration::from_secs(15));
+    rig.csi()?.node_unpublish_volume(requests::unpublish("vol-a", &target)).context("unpublish")?;
+    rig.abandon();
     // The processes keep the old filesystem until they end.
     mounts::unmount_all(&directory)?;
     wait::until(patience, || {
@@ -111,16 +111,16 @@ fn serves_again(stand: &mut Stand, device: &str, mend: impl FnOnce() -> Result<(
         Ok(())
     })?;
     mend()?;
-    stand.start()?;
-    let csi = stand.csi()?;
+    rig.start()?;
+    let csi = rig.csi()?;
     csi.node_publish_volume(requests::publish("vol-a", &target, requests::mount()))?;
-    ensure!(fs::read(stand.target("vol-a/file"))? == b"content", "what was written before is lost");
-    shows(stand, HEALTHY)?;
+    ensure!(fs::read(rig.target("vol-a/file"))? == b"content", "what was written before is lost");
+    shows(rig, HEALTHY)?;
     csi.node_unpublish_volume(requests::unpublish("vol-a", &target))?;
     csi.delete_volume(requests::delete("vol-a"))?;
-    stand.abandon();
+    rig.abandon();
     wait::until(patience, || mounts::unmount_all(&directory))?;
-    stand.pools.clear();
+    rig.pools.clear();
     Ok(())
 }
 
@@ -133,9 +133,9 @@ fn is_in_use(device: &str) -> Result<bool> {
 }
 
 /// Waits until the metrics contain this line.
-fn shows(stand: &Stand, line: &str) -> Result<()> {
-    wait::until(stand.patience(Duration::from_secs(60)), || {
-        let metrics = monitoring::get(stand, "/metrics")?.1;
+fn shows(rig: &Rig, line: &str) -> Result<()> {
+    wait::until(rig.patience(Duration::from_secs(60)), || {
+        let metrics = monitoring::get(rig, "/metrics")?.1;
         ensure!(metrics.contains(line), "no {line} in {metrics}");
         Ok(())
     })

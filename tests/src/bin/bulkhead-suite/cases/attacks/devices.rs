@@ -16,7 +16,7 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{create, delete, detach, image_spec, target, volume};
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -54,17 +54,17 @@ fn unpublish(id: &str, path: &str) -> Request {
 
 /// Creates vol-a, with its name as content, publishes it at `a`, and returns the node that a container makes for
 /// itself.
-fn published(stand: &Stand, read_only: bool) -> Result<PathBuf> {
-    let helper = stand.helper()?;
+fn published(rig: &Rig, read_only: bool) -> Result<PathBuf> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    File::options().write(true).open(stand.pool().volume("vol-a").join("image"))?.write_all_at(OF_A, 0)?;
+    File::options().write(true).open(rig.pool().volume("vol-a").join("image"))?.write_all_at(OF_A, 0)?;
     helper.ask(&attach("vol-a", read_only))?;
     helper.ask(&publish("vol-a", "a"))?;
-    node_like(&stand.target("a"), &stand.work().join("own-node"))
+    node_like(&rig.target("a"), &rig.work().join("own-node"))
 }
 
-fn only_device(stand: &Stand) -> Result<loops::Loop> {
-    let mut found = loops::backed_by(&stand.pool().device()?)?;
+fn only_device(rig: &Rig) -> Result<loops::Loop> {
+    let mut found = loops::backed_by(&rig.pool().device()?)?;
     ensure!(found.len() == 1, "{} loop devices: {found:?}", found.len());
     found.pop().context("no loop device")
 }
@@ -82,14 +82,14 @@ fn numbers() -> Result<BTreeSet<u32>> {
 }
 
 /// Attaches volumes until every device that was free has one, and checks that the node shows none of them.
-fn check_no_volume_comes_into_sight(stand: &Stand, node: &Path) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_no_volume_comes_into_sight(rig: &Rig, node: &Path) -> Result<()> {
+    let helper = rig.helper()?;
     let existed = numbers()?;
     let mut ids = Vec::new();
     let used_up = loop {
         let id = format!("vol-next-{}", ids.len());
         helper.ask(&create(&id, image_spec(SIZE)))?;
-        let image = stand.pool().volume(&id).join("image");
+        let image = rig.pool().volume(&id).join("image");
         File::options().write(true).open(&image)?.write_all_at(b"of-next", 0)?;
         helper.ask(&attach(&id, false))?;
         ids.push(id);
@@ -111,56 +111,56 @@ fn check_no_volume_comes_into_sight(stand: &Stand, node: &Path) -> Result<()> {
     used_up.or_else(|complaint| bail!(complaint))
 }
 
-fn take_down(stand: &Stand, paths: &[&str]) -> Result<()> {
-    let helper = stand.helper()?;
+fn take_down(rig: &Rig, paths: &[&str]) -> Result<()> {
+    let helper = rig.helper()?;
     for path in paths {
         helper.ask(&unpublish("vol-a", path))?;
     }
     helper.ask(&detach("vol-a"))?;
-    let left = loops::backed_by(&stand.pool().device()?)?;
+    let left = loops::backed_by(&rig.pool().device()?)?;
     ensure!(left.is_empty(), "the device is said to be detached: {left:?}");
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_tenant_detaches_its_device_and_waits_for_the_next_volume(stand: &mut Stand) -> Result<()> {
-    let node = published(stand, false)?;
-    let device = only_device(stand)?.path;
+fn a_tenant_detaches_its_device_and_waits_for_the_next_volume(rig: &mut Rig) -> Result<()> {
+    let node = published(rig, false)?;
+    let device = only_device(rig)?.path;
     for writing in [false, true] {
         ensure!(attempt(Attempt::Detach, &node, writing, &node)? == 0, "the kernel asks no capability for this");
-        ensure!(only_device(stand)?.path == device);
+        ensure!(only_device(rig)?.path == device);
         check_shows_a(&node)?;
     }
-    check_no_volume_comes_into_sight(stand, &node)?;
+    check_no_volume_comes_into_sight(rig, &node)?;
     check_shows_a(&node)?;
-    take_down(stand, &["a"])
+    take_down(rig, &["a"])
 }
 
-fn a_tenant_detaches_its_device_and_the_helper_is_killed(stand: &mut Stand) -> Result<()> {
-    let node = published(stand, false)?;
-    let device = only_device(stand)?.path;
+fn a_tenant_detaches_its_device_and_the_helper_is_killed(rig: &mut Rig) -> Result<()> {
+    let node = published(rig, false)?;
+    let device = only_device(rig)?.path;
     for _ in 0..3 {
         for writing in [false, true] {
             attempt(Attempt::Detach, &node, writing, &node)?;
         }
-        stand.kill_helper()?;
+        rig.kill_helper()?;
         // Nobody has the device open any more but the kernel itself, for the device on top of it.
         attempt(Attempt::Detach, &node, true, &node)?;
         check_shows_a(&node)?;
-        stand.start_helper()?;
-        let found = only_device(stand)?;
+        rig.start_helper()?;
+        let found = only_device(rig)?;
         ensure!(found.path == device && !found.autoclear, "{found:?}");
-        check_no_volume_comes_into_sight(stand, &node)?;
+        check_no_volume_comes_into_sight(rig, &node)?;
     }
-    check_shows_a(&stand.target("a"))?;
-    take_down(stand, &["a"])
+    check_shows_a(&rig.target("a"))?;
+    take_down(rig, &["a"])
 }
 
 /// Whatever happens, a node shows its own volume or nothing: the devices of other programs come from other numbers.
-fn a_tenant_detaches_its_device_and_root_attaches_a_file(stand: &mut Stand) -> Result<()> {
-    let node = published(stand, false)?;
+fn a_tenant_detaches_its_device_and_root_attaches_a_file(rig: &mut Rig) -> Result<()> {
+    let node = published(rig, false)?;
     attempt(Attempt::Detach, &node, true, &node)?;
-    stand.kill_helper()?;
-    let secret = stand.work().join("secret");
+    rig.kill_helper()?;
+    let secret = rig.work().join("secret");
     fs::write(&secret, b"secret".repeat(1 << 16))?;
     let mut attached = Vec::new();
     for _ in 0..numbers()?.len() + 4 {
@@ -172,21 +172,21 @@ fn a_tenant_detaches_its_device_and_root_attaches_a_file(stand: &mut Stand) -> R
     for device in attached {
         run(Command::new("losetup").arg("--detach").arg(device))?;
     }
-    stand.start_helper()?;
-    check_shows_a(&stand.target("a"))?;
-    take_down(stand, &["a"])
+    rig.start_helper()?;
+    check_shows_a(&rig.target("a"))?;
+    take_down(rig, &["a"])
 }
 
-fn a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open(stand: &mut Stand) -> Result<()> {
-    let node = published(stand, false)?;
+fn a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open(rig: &mut Rig) -> Result<()> {
+    let node = published(rig, false)?;
     let open = File::open(&node)?;
     attempt(Attempt::Detach, &node, true, &node)?;
-    stand.restart_helper()?;
-    ensure!(!only_device(stand)?.autoclear, "the mark outlives the helper's start");
+    rig.restart_helper()?;
+    ensure!(!only_device(rig)?.autoclear, "the mark outlives the helper's start");
     drop(open);
-    check_no_volume_comes_into_sight(stand, &node)?;
-    check_shows_a(&stand.target("a"))?;
-    take_down(stand, &["a"])
+    check_no_volume_comes_into_sight(rig, &node)?;
+    check_shows_a(&rig.target("a"))?;
+    take_down(rig, &["a"])
 }
 
 /// Detaches a device as an administrator can: first the device on top of it, which keeps it open.
@@ -199,62 +199,62 @@ fn detach_by_hand(device: &loops::Loop) -> Result<()> {
 }
 
 /// Creates vol-a, publishes it at `path`, kills the helper and detaches the device by hand. Returns a container's node.
-fn detached(stand: &mut Stand, path: &str) -> Result<(PathBuf, loops::Loop)> {
-    let helper = stand.helper()?;
+fn detached(rig: &mut Rig, path: &str) -> Result<(PathBuf, loops::Loop)> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&attach("vol-a", false))?;
     helper.ask(&publish("vol-a", path))?;
-    let node = node_like(&stand.target(path), &stand.work().join("own-node"))?;
-    let device = only_device(stand)?;
-    stand.kill_helper()?;
+    let node = node_like(&rig.target(path), &rig.work().join("own-node"))?;
+    let device = only_device(rig)?;
+    rig.kill_helper()?;
     detach_by_hand(&device)?;
     Ok((node, device))
 }
 
 /// A start judges no node: neither its own, nor a device manager's, nor another helper's.
-fn a_start_leaves_all_nodes_where_they_are(stand: &mut Stand) -> Result<()> {
-    let (node, device) = detached(stand, "a")?;
+fn a_start_leaves_all_nodes_where_they_are(rig: &mut Rig) -> Result<()> {
+    let (node, device) = detached(rig, "a")?;
     // A device manager's node has the same name, and is also on a tmpfs.
-    let (manager, others) = (stand.work().join("manager"), stand.target("others"));
+    let (manager, others) = (rig.work().join("manager"), rig.target("others"));
     let managed = manager.join(format!("loop{}", device.number().context("a loop device without a number")?));
     fs::create_dir(&manager)?;
     run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&manager))?;
     node_like(Path::new(&device.path), &managed)?;
     File::create_new(&others)?;
     run(Command::new("mount").arg("--bind").args([&managed, &others]))?;
-    stand.start_helper()?;
+    rig.start_helper()?;
     for target in ["a", "others"] {
-        ensure!(mounts::at(&stand.target(target))?.len() == 1, "the node at {target} is unmounted");
+        ensure!(mounts::at(&rig.target(target))?.len() == 1, "the node at {target} is unmounted");
     }
-    check_no_volume_comes_into_sight(stand, &node)?;
+    check_no_volume_comes_into_sight(rig, &node)?;
     mounts::unmount_all(&others)?;
     mounts::unmount_all(&manager)?;
     fs::remove_file(others)?;
     // A node that shows nothing any more may be unpublished.
-    stand.helper()?.ask(&unpublish("vol-a", "a"))?;
-    ensure!(mounts::at(&stand.target("a"))?.is_empty(), "the node is still mounted");
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.helper()?.ask(&unpublish("vol-a", "a"))?;
+    ensure!(mounts::at(&rig.target("a"))?.is_empty(), "the node is still mounted");
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
 /// Two helpers share a publish directory, and one of them is started anew.
-fn a_start_leaves_the_nodes_of_another_helper(stand: &mut Stand) -> Result<()> {
-    let node = published(stand, false)?;
-    let mut other = AnotherHelper::start(stand)?;
+fn a_start_leaves_the_nodes_of_another_helper(rig: &mut Rig) -> Result<()> {
+    let node = published(rig, false)?;
+    let mut other = AnotherHelper::start(rig)?;
     for _ in 0..2 {
-        let path = PathBuf::from("/dev").join(only_device(stand)?.path.file_name().context("a name")?);
-        ensure!(mounts::at(&stand.target("a"))?.len() == 1, "the node of the first helper is unmounted");
+        let path = PathBuf::from("/dev").join(only_device(rig)?.path.file_name().context("a name")?);
+        ensure!(mounts::at(&rig.target("a"))?.len() == 1, "the node of the first helper is unmounted");
         check_shows_a(&node)?;
         denied(other.client()?.request(&unpublish("vol-a", "a"))?, ErrorKind::InUse, "vol-a")?;
         ensure!(path.exists(), "the device is gone");
         other.restart()?;
     }
     other.stop()?;
-    take_down(stand, &["a"])
+    take_down(rig, &["a"])
 }
 
-fn a_reader_puts_a_file_of_its_own_behind_the_device(stand: &mut Stand) -> Result<()> {
-    let node = published(stand, true)?;
-    let own = stand.work().join("own-file");
+fn a_reader_puts_a_file_of_its_own_behind_the_device(rig: &mut Rig) -> Result<()> {
+    let node = published(rig, true)?;
+    let own = rig.work().join("own-file");
     fs::write(&own, vec![b'!'; usize::try_from(SIZE)?])?;
     for round in 0..2 {
         for writing in [false, true] {
@@ -265,18 +265,18 @@ fn a_reader_puts_a_file_of_its_own_behind_the_device(stand: &mut Stand) -> Resul
         }
         let ended = attempt(Attempt::Write, &node, true, &own)?;
         ensure!(ended == errno::PERM, "a write ends with {ended} in round {round}");
-        check_shows_a(&stand.target("a"))?;
-        stand.restart_helper()?;
-        let helper = stand.helper()?;
+        check_shows_a(&rig.target("a"))?;
+        rig.restart_helper()?;
+        let helper = rig.helper()?;
         denied(helper.request(&attach("vol-a", false))?, ErrorKind::InUse, "read-only")?;
         helper.ask(&attach("vol-a", true))?;
         helper.ask(&publish("vol-a", "a"))?;
     }
-    let device = only_device(stand)?.path;
-    take_down(stand, &["a"])?;
+    let device = only_device(rig)?.path;
+    take_down(rig, &["a"])?;
     // The next user of the device number does not inherit read-only mode. Where there are very many devices, the device
     // is removed.
-    wait::until(stand.patience(Duration::from_secs(10)), || {
+    wait::until(rig.patience(Duration::from_secs(10)), || {
         let output = Command::new("blockdev").arg("--getro").arg(&device).output()?;
         let is_gone = !Path::new("/sys/block").join(Path::new(&device).file_name().context("a name")?).exists();
         ensure!(output.stdout.trim_ascii() == b"0" || is_gone, "{output:?}");
@@ -284,44 +284,44 @@ fn a_reader_puts_a_file_of_its_own_behind_the_device(stand: &mut Stand) -> Resul
     })
 }
 
-fn a_dying_device_is_handed_to_a_second_pod(stand: &mut Stand) -> Result<()> {
-    hand_to_a_second_pod(stand, |_| Ok(()))
+fn a_dying_device_is_handed_to_a_second_pod(rig: &mut Rig) -> Result<()> {
+    hand_to_a_second_pod(rig, |_| Ok(()))
 }
 
-fn a_dying_device_is_handed_to_a_second_pod_after_a_kill(stand: &mut Stand) -> Result<()> {
-    hand_to_a_second_pod(stand, Stand::restart_helper)
+fn a_dying_device_is_handed_to_a_second_pod_after_a_kill(rig: &mut Rig) -> Result<()> {
+    hand_to_a_second_pod(rig, Rig::restart_helper)
 }
 
-fn hand_to_a_second_pod(stand: &mut Stand, meanwhile: fn(&mut Stand) -> Result<()>) -> Result<()> {
-    let node = published(stand, false)?;
+fn hand_to_a_second_pod(rig: &mut Rig, meanwhile: fn(&mut Rig) -> Result<()>) -> Result<()> {
+    let node = published(rig, false)?;
     let first_pod = File::open(&node)?;
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&unpublish("vol-a", "a"))?;
     denied(helper.request(&detach("vol-a"))?, ErrorKind::Busy, "open")?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "open")?;
-    meanwhile(stand)?;
-    let helper = stand.helper()?;
+    meanwhile(rig)?;
+    let helper = rig.helper()?;
     helper.ask(&publish("vol-a", "b"))?;
     drop(first_pod);
-    ensure!(!only_device(stand)?.autoclear, "the second pod has a dying device");
-    check_no_volume_comes_into_sight(stand, &node)?;
-    check_shows_a(&stand.target("b"))?;
-    take_down(stand, &["b"])
+    ensure!(!only_device(rig)?.autoclear, "the second pod has a dying device");
+    check_no_volume_comes_into_sight(rig, &node)?;
+    check_shows_a(&rig.target("b"))?;
+    take_down(rig, &["b"])
 }
 
-fn a_tenants_marks_go_when_the_device_is_handed_out_again(stand: &mut Stand) -> Result<()> {
-    let node = published(stand, false)?;
-    let helper = stand.helper()?;
+fn a_tenants_marks_go_when_the_device_is_handed_out_again(rig: &mut Rig) -> Result<()> {
+    let node = published(rig, false)?;
+    let helper = rig.helper()?;
     for request in [publish("vol-a", "b"), attach("vol-a", false)] {
         ensure!(attempt(Attempt::Mark, &node, true, &node)? == 0, "the kernel asks no capability for this");
-        ensure!(only_device(stand)?.autoclear && first_bytes::<7>(&node)? != *OF_A, "the marks are in place");
+        ensure!(only_device(rig)?.autoclear && first_bytes::<7>(&node)? != *OF_A, "the marks are in place");
         helper.ask(&request)?;
-        ensure!(!only_device(stand)?.autoclear, "{request:?} leaves the device dying");
+        ensure!(!only_device(rig)?.autoclear, "{request:?} leaves the device dying");
         check_shows_a(&node)?;
     }
     // The kernel offers no way to stop showing partitions; that ends with the device.
     helper.ask(&unpublish("vol-a", "b"))?;
-    take_down(stand, &["a"])
+    take_down(rig, &["a"])
 }
 
 /// Removes a device that is neither bound nor open: LOOP_CTL_REMOVE. Returns 0 or the errno.
@@ -332,17 +332,17 @@ fn remove_device(device: &loops::Loop) -> Result<i32> {
     Command::new("perl").args(["-e", script, &number]).status()?.code().context("perl was killed")
 }
 
-fn an_administrator_detaches_a_device_while_the_helper_is_down(stand: &mut Stand) -> Result<()> {
+fn an_administrator_detaches_a_device_while_the_helper_is_down(rig: &mut Rig) -> Result<()> {
     for removed in [false, true] {
-        let node = published(stand, false)?;
-        let device = only_device(stand)?;
-        stand.kill_helper()?;
+        let node = published(rig, false)?;
+        let device = only_device(rig)?;
+        rig.kill_helper()?;
         detach_by_hand(&device)?;
         if removed {
             ensure!(remove_device(&device)? == 0, "the device cannot be removed");
         }
-        stand.start_helper()?;
-        let helper = stand.helper()?;
+        rig.start_helper()?;
+        let helper = rig.helper()?;
         let at = |target| Request::Usage { volume: volume("vol-a"), target };
         helper.ask(&at(None))?;
         denied(helper.request(&at(Some(target("work", "a"))))?, ErrorKind::NotFound, "not published")?;
@@ -355,32 +355,32 @@ fn an_administrator_detaches_a_device_while_the_helper_is_down(stand: &mut Stand
     Ok(())
 }
 
-fn an_administrator_detaches_a_device_of_a_running_helper(stand: &mut Stand) -> Result<()> {
-    published(stand, false)?;
-    let device = only_device(stand)?;
+fn an_administrator_detaches_a_device_of_a_running_helper(rig: &mut Rig) -> Result<()> {
+    published(rig, false)?;
+    let device = only_device(rig)?;
     run(Command::new("losetup").arg("--detach").arg(&device.path))?;
     ensure!(remove_device(&device)? == errno::BUSY);
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) })?;
     helper.ask(&publish("vol-a", "a"))?;
-    check_shows_a(&stand.target("a"))?;
-    take_down(stand, &["a"])
+    check_shows_a(&rig.target("a"))?;
+    take_down(rig, &["a"])
 }
 
-fn devices_of_past_volumes_do_not_pile_up(stand: &mut Stand) -> Result<()> {
+fn devices_of_past_volumes_do_not_pile_up(rig: &mut Rig) -> Result<()> {
     const KEPT: usize = 16;
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     let others = numbers()?;
     let ids: Vec<String> = (0..40).map(|number| format!("vol-{number}")).collect();
     for id in &ids {
         helper.ask(&create(id, image_spec(SIZE)))?;
         helper.ask(&attach(id, false))?;
     }
-    let devices = loops::backed_by(&stand.pool().device()?)?;
+    let devices = loops::backed_by(&rig.pool().device()?)?;
     // A device manager opens each device for a moment, and an open device cannot be removed.
     let mut looked_at = Vec::new();
     for id in &ids {
-        let image = fs::metadata(stand.pool().volume(id).join("image"))?.ino();
+        let image = fs::metadata(rig.pool().volume(id).join("image"))?.ino();
         let device =
             devices.iter().find(|device| device.backing_inode == image).context("a volume without a device")?;
         helper.ask(&detach(id))?;
@@ -391,19 +391,19 @@ fn devices_of_past_volumes_do_not_pile_up(stand: &mut Stand) -> Result<()> {
     drop(looked_at);
     let left_behind = || -> Result<usize> { Ok(numbers()?.difference(&others).count()) };
     // The kernel takes some time to remove them, and no operation waits for that.
-    wait::until(stand.patience(Duration::from_secs(30)), || {
+    wait::until(rig.patience(Duration::from_secs(30)), || {
         let left = left_behind()?;
         ensure!(left <= KEPT, "{left} devices are left of {}", 2 * ids.len());
         Ok(())
     })?;
     // What a helper leaves when it is killed, the next one removes.
     helper.ask(&attach("vol-0", false))?;
-    stand.restart_helper()?;
-    wait::until(stand.patience(Duration::from_secs(30)), || {
+    rig.restart_helper()?;
+    wait::until(rig.patience(Duration::from_secs(30)), || {
         let left = left_behind()?;
         ensure!(left <= 2, "{left} devices are left, and one volume is attached");
         Ok(())
     })?;
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     ids.iter().try_for_each(|id| helper.ask(&delete(id)).map(drop))
 }

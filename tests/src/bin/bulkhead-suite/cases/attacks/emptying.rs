@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{bind, create, delete, directory_spec, unbind};
 use bulkhead_tests::pool::{Pool, run};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -23,22 +23,22 @@ const DEEP: usize = 40;
 
 /// Names in such a directory can be removed, but nothing in it can be renamed (`ENOKEY`). The key belongs to the
 /// tenant.
-fn an_encrypted_tree_whose_key_is_gone_goes(stand: &mut Stand) -> Result<()> {
-    let (image, directory) = (stand.work().join("encrypted.disk"), stand.work().join("encrypted"));
+fn an_encrypted_tree_whose_key_is_gone_goes(rig: &mut Rig) -> Result<()> {
+    let (image, directory) = (rig.work().join("encrypted.disk"), rig.work().join("encrypted"));
     File::create(&image)?.set_len(256 << 20)?;
     run(Command::new("mkfs.ext4").args(["-q", "-O", "encrypt"]).arg(&image))?;
     fs::create_dir(&directory)?;
     run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).args([&image, &directory]))?;
-    stand.pools.push(Pool::plain(&directory, "default")?);
-    stand.start()?;
-    let helper = stand.helper()?;
+    rig.pools.push(Pool::plain(&directory, "default")?);
+    rig.start()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&bind("vol-a", "a"))?;
-    encrypt_and_forget(&stand.target("a"))?;
+    encrypt_and_forget(&rig.target("a"))?;
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&delete("vol-a"))?;
-    wait::until(stand.patience(Duration::from_secs(20)), || {
-        let left = stand.pool().entries()?;
+    wait::until(rig.patience(Duration::from_secs(20)), || {
+        let left = rig.pool().entries()?;
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     })

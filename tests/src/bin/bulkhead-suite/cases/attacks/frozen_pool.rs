@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, volume};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use rustix::fs::statvfs;
 
@@ -24,20 +24,20 @@ fn create_in(pool: &str, id: &str) -> Result<Request> {
     Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: image_spec(32 * MIB) })
 }
 
-fn a_frozen_pool_does_not_keep_others_from_being_emptied(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("other")?;
-    stand.start()?;
-    let helper = stand.helper()?;
+fn a_frozen_pool_does_not_keep_others_from_being_emptied(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("other")?;
+    rig.start()?;
+    let helper = rig.helper()?;
     for id in ["v0", "v1"] {
         helper.ask(&create_in("other", id)?)?;
     }
     helper.ask(&create("large", directory_spec(32 * MIB)))?;
-    let data = stand.pool().volume("large").join("data");
+    let data = rig.pool().volume("large").join("data");
     for number in 0..4000 {
         File::create(data.join(number.to_string()))?;
     }
-    let (frozen, healthy) = (stand.pools[0].clone(), stand.pools[1].clone());
+    let (frozen, healthy) = (rig.pools[0].clone(), rig.pools[1].clone());
     let free = statvfs(&healthy.directory)?.f_bavail;
     // The emptier is working on it when the pool is frozen.
     helper.ask(&delete("large"))?;
@@ -46,32 +46,32 @@ fn a_frozen_pool_does_not_keep_others_from_being_emptied(stand: &mut Stand) -> R
     for id in ["v0", "v1"] {
         helper.ask(&delete(id))?;
     }
-    wait::until(stand.patience(Duration::from_secs(10)), || {
+    wait::until(rig.patience(Duration::from_secs(10)), || {
         ensure!(healthy.entries()?.is_empty(), "{:?}", healthy.entries()?);
         let now = statvfs(&healthy.directory)?.f_bavail;
         ensure!(now > free + 48 * MIB / 4096, "{now} blocks are free, and {free} were");
         Ok(())
     })?;
     // Their projects are released a moment after their last blocks.
-    wait::until(stand.patience(Duration::from_secs(5)), || check_emptying(stand, "other", 0))?;
-    if !stand.setting.enforces_sizes() {
-        check_emptying(stand, "default", 1)?;
+    wait::until(rig.patience(Duration::from_secs(5)), || check_emptying(rig, "other", 0))?;
+    if !rig.run_options.enforces_sizes() {
+        check_emptying(rig, "default", 1)?;
     }
     drop(thaw);
-    wait::until(stand.patience(Duration::from_secs(20)), || {
+    wait::until(rig.patience(Duration::from_secs(20)), || {
         ensure!(frozen.entries()?.is_empty(), "{:?}", frozen.entries()?);
         Ok(())
     })?;
     ensure!(fs::metadata(frozen.directory.join(".bulkhead"))?.is_file());
-    wait::until(stand.patience(Duration::from_secs(5)), || check_emptying(stand, "default", 0))
+    wait::until(rig.patience(Duration::from_secs(5)), || check_emptying(rig, "default", 0))
 }
 
 /// Checks that a pool's status reports how many deleted volumes still exist, and that it does so quickly.
-fn check_emptying(stand: &Stand, pool: &str, wanted: u32) -> Result<()> {
-    let (helper, pool) = (stand.helper()?, pool.to_owned());
+fn check_emptying(rig: &Rig, pool: &str, wanted: u32) -> Result<()> {
+    let (helper, pool) = (rig.helper()?, pool.to_owned());
     let (send, answer) = mpsc::channel();
     std::thread::spawn(move || drop(send.send(helper.pool_status(&pool))));
-    let status = answer.recv_timeout(stand.patience(Duration::from_secs(5))).context("there is no answer")??;
+    let status = answer.recv_timeout(rig.patience(Duration::from_secs(5))).context("there is no answer")??;
     ensure!(status.emptying == wanted, "{} are being emptied", status.emptying);
     Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use bulkhead_protocol::{Inodes, VolumeKind, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{create, delete, directory_spec, image_spec};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat, statvfs};
 
@@ -38,10 +38,10 @@ fn fill(file: &File) -> Result<u64> {
 }
 
 /// Waits until only these entries are left in the pool, which is kept full all the while.
-fn wait_in_full_pool(stand: &Stand, filler: &File, left: &[String]) -> Result<()> {
-    wait::until(stand.patience(Duration::from_secs(40)), || {
+fn wait_in_full_pool(rig: &Rig, filler: &File, left: &[String]) -> Result<()> {
+    wait::until(rig.patience(Duration::from_secs(40)), || {
         fill(filler)?;
-        let found = stand.pool().entries()?;
+        let found = rig.pool().entries()?;
         ensure!(found == left, "{} entries: {:?}", found.len(), &found[..found.len().min(20)]);
         Ok(())
     })
@@ -63,9 +63,9 @@ fn crowd(pool: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn a_pool_and_its_directory_without_room_for_a_longer_name(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
-    let pool = stand.pool().directory.clone();
+fn a_pool_and_its_directory_without_room_for_a_longer_name(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
+    let pool = rig.pool().directory.clone();
     let ids: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
     for id in &ids {
         helper.ask(&create(id, if id == "v7" { image_spec(32 * MIB) } else { directory_spec(MIB) }))?;
@@ -80,8 +80,8 @@ fn a_pool_and_its_directory_without_room_for_a_longer_name(stand: &mut Stand) ->
     }
     left.push("Filler".to_owned());
     left.sort();
-    wait::until(stand.patience(Duration::from_secs(20)), || {
-        let found = stand.pool().entries()?;
+    wait::until(rig.patience(Duration::from_secs(20)), || {
+        let found = rig.pool().entries()?;
         ensure!(found == left, "{found:?}");
         ensure!(statvfs(&pool)?.f_bfree > full.f_bfree + 24 * MIB / 4096, "the room has not come back");
         Ok(())
@@ -89,26 +89,26 @@ fn a_pool_and_its_directory_without_room_for_a_longer_name(stand: &mut Stand) ->
     left.iter().try_for_each(|name| Ok(fs::remove_file(pool.join(name))?))
 }
 
-fn an_unfinished_volume_in_a_full_pool(stand: &mut Stand) -> Result<()> {
-    let pool = stand.pool().directory.clone();
+fn an_unfinished_volume_in_a_full_pool(rig: &mut Rig) -> Result<()> {
+    let pool = rig.pool().directory.clone();
     // What a helper leaves behind if it is killed during a creation.
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     fs::create_dir(pool.join(".making.v0"))?;
     File::create(pool.join(".making.v0/image"))?;
     let filler = File::create_new(pool.join("Filler"))?;
     fill(&filler)?;
     let mut left = crowd(&pool)?;
-    stand.start_helper()?;
+    rig.start_helper()?;
     left.push("Filler".to_owned());
     left.sort();
-    wait_in_full_pool(stand, &filler, &left)?;
+    wait_in_full_pool(rig, &filler, &left)?;
     drop(filler);
     left.iter().try_for_each(|name| fs::remove_file(pool.join(name)))?;
     // XFS frees the blocks of an unlinked file a moment later.
-    wait::until(stand.patience(Duration::from_secs(10)), || {
-        stand.helper()?.ask(&create("v0", directory_spec(MIB))).map(drop)
+    wait::until(rig.patience(Duration::from_secs(10)), || {
+        rig.helper()?.ask(&create("v0", directory_spec(MIB))).map(drop)
     })?;
-    stand.helper()?.ask(&delete("v0"))?;
+    rig.helper()?.ask(&delete("v0"))?;
     Ok(())
 }
 
@@ -136,44 +136,44 @@ fn enter(parent: &OwnedFd, name: &str) -> Result<OwnedFd> {
     Ok(openat(parent, name, DIRECTORY, Mode::empty())?)
 }
 
-fn deep_directories_with_thousands_of_siblings_in_a_full_pool(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn deep_directories_with_thousands_of_siblings_in_a_full_pool(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("v0", many_files(256 * MIB)?))?;
-    make_comb(&stand.pool().volume("v0").join("data"), 5000)?;
-    delete_in_full_pool(stand)
+    make_comb(&rig.pool().volume("v0").join("data"), 5000)?;
+    delete_in_full_pool(rig)
 }
 
 /// Fills the pool, deletes the volume and waits until it is gone.
-fn delete_in_full_pool(stand: &Stand) -> Result<()> {
-    let filler = File::create_new(stand.pool().directory.join("Filler"))?;
+fn delete_in_full_pool(rig: &Rig) -> Result<()> {
+    let filler = File::create_new(rig.pool().directory.join("Filler"))?;
     fill(&filler)?;
-    stand.helper()?.ask(&delete("v0"))?;
-    wait_in_full_pool(stand, &filler, &["Filler".to_owned()])?;
-    Ok(fs::remove_file(stand.pool().directory.join("Filler"))?)
+    rig.helper()?.ask(&delete("v0"))?;
+    wait_in_full_pool(rig, &filler, &["Filler".to_owned()])?;
+    Ok(fs::remove_file(rig.pool().directory.join("Filler"))?)
 }
 
-fn deep_directories_with_thousands_of_siblings_in_a_full_quota(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn deep_directories_with_thousands_of_siblings_in_a_full_quota(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     // ext4 takes a block for each directory.
     helper.ask(&create("v0", many_files(24 * MIB)?))?;
-    let data = stand.pool().volume("v0").join("data");
+    let data = rig.pool().volume("v0").join("data");
     make_comb(&data, 1000)?;
     // Deep inside, so that no space is freed before most directories are gone.
     let deepest = data.join("d/".repeat(40)).join("file");
     let file = File::create(deepest)?;
     ensure!(fill(&file)? > 0, "nothing was free");
     helper.ask(&delete("v0"))?;
-    wait::until(stand.patience(Duration::from_secs(40)), || {
-        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+    wait::until(rig.patience(Duration::from_secs(40)), || {
+        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
         Ok(())
     })
 }
 
 /// More directories are too deep than there are names available at the top, and each has others below it.
-fn directories_that_wait_for_each_other_in_a_full_pool(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn directories_that_wait_for_each_other_in_a_full_pool(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("v0", many_files(256 * MIB)?))?;
-    let top = openat(CWD, stand.pool().volume("v0").join("data"), DIRECTORY, Mode::empty())?;
+    let top = openat(CWD, rig.pool().volume("v0").join("data"), DIRECTORY, Mode::empty())?;
     for comb in 0..24 {
         let mut directory = enter(&top, &comb.to_string())?;
         for depth in 1..110 {
@@ -185,7 +185,7 @@ fn directories_that_wait_for_each_other_in_a_full_pool(stand: &mut Stand) -> Res
             directory = enter(&directory, "d")?;
         }
     }
-    delete_in_full_pool(stand)
+    delete_in_full_pool(rig)
 }
 
 /// A directory volume with enough inodes.

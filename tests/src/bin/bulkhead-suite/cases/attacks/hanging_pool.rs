@@ -10,8 +10,8 @@ use bulkhead_tests::csi::v1::controller_client::ControllerClient;
 use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest};
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::setting::PoolFilesystem;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::PoolFilesystem;
 use bulkhead_tests::wait;
 
 use super::frozen::Frozen;
@@ -25,10 +25,10 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-fn two_pools(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("other")?;
-    stand.start()
+fn two_pools(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("other")?;
+    rig.start()
 }
 
 fn create_in_other(id: &str) -> Result<Request> {
@@ -42,16 +42,16 @@ fn status(helper: &HelperClient, pool: &str) -> Result<PoolStatus> {
     }
 }
 
-fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Result<()> {
-    two_pools(stand)?;
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
-    let mut clients = (0..20).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()> {
+    two_pools(rig)?;
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
+    let mut clients = (0..20).map(|_| rig.helper()).collect::<Result<Vec<_>>>()?;
     for (number, client) in clients.iter().enumerate() {
         client.send(&encode(&create(&format!("vol-{number}"), directory_spec(SIZE)))?)?;
     }
     let mut hanging = Vec::new();
     for client in clients.drain(..) {
-        if client.is_answered(stand.patience(Duration::from_millis(500)))? {
+        if client.is_answered(rig.patience(Duration::from_millis(500)))? {
             let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;
             let error = answer.err().context("a volume is created in a frozen filesystem")?;
             ensure!(error.kind == ErrorKind::Busy && error.message.as_str().contains("pool default"), "{error:?}");
@@ -61,7 +61,7 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
     }
     ensure!(hanging.len() == 16, "{} creations hang", hanging.len());
     let begun = Instant::now();
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     for _ in 0..20 {
         helper.ask(&create_in_other("vol-a")?)?;
         helper.ask(&bind("vol-a", "a"))?;
@@ -70,9 +70,9 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
         helper.ask(&delete("vol-a"))?;
         status(&helper, "other")?;
     }
-    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
+    ensure!(begun.elapsed() < rig.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
     // After a while the status reports it, although nothing can be learned from the filesystem.
-    wait::until(stand.patience(Duration::from_secs(25)), || {
+    wait::until(rig.patience(Duration::from_secs(25)), || {
         let status = status(&helper, "default")?;
         let stuck =
             status.conditions.as_slice().iter().any(|condition| matches!(condition, Condition::NotAnswering { .. }));
@@ -98,16 +98,16 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
     Ok(())
 }
 
-fn creations_that_hang_leave_connections_for_other_pools(stand: &mut Stand) -> Result<()> {
-    two_pools(stand)?;
-    let slow = stand.csi()?;
+fn creations_that_hang_leave_connections_for_other_pools(rig: &mut Rig) -> Result<()> {
+    two_pools(rig)?;
+    let slow = rig.csi()?;
     let parameters = |pool| csi::parameters(&[("pool", pool)]);
     let create = |id: &str, pool| CreateVolumeRequest {
         parameters: parameters(pool),
         ..csi::create(id, csi::MIB, csi::mount())
     };
     let ids: Vec<String> = (0..20).map(|number| format!("vol-{number}")).collect();
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
     let creations: Vec<_> = slow.run(async {
         let creations = ids.iter().map(|id| {
             let (mut client, request) = (ControllerClient::new(slow.channel()), create(id, "default"));
@@ -118,8 +118,8 @@ fn creations_that_hang_leave_connections_for_other_pools(stand: &mut Stand) -> R
         creations
     });
     let begun = Instant::now();
-    let client = stand.csi()?;
-    let target = stand.target("a");
+    let client = rig.csi()?;
+    let target = rig.target("a");
     for _ in 0..10 {
         client.create_volume(create("vol-a", "other"))?;
         client.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
@@ -128,16 +128,16 @@ fn creations_that_hang_leave_connections_for_other_pools(stand: &mut Stand) -> R
         client.delete_volume(csi::delete("vol-a"))?;
         client.probe(ProbeRequest {})?;
     }
-    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(10)), "it took {:?}", begun.elapsed());
+    ensure!(begun.elapsed() < rig.patience(Duration::from_secs(10)), "it took {:?}", begun.elapsed());
     // A frontend that replaces this one is served as well.
-    stand.restart_frontend()?;
-    let client = stand.csi()?;
+    rig.restart_frontend()?;
+    let client = rig.csi()?;
     client.create_volume(create("vol-a", "other"))?;
     client.delete_volume(csi::delete("vol-a"))?;
     drop(frozen);
     drop((creations, slow));
     for id in &ids {
-        wait::until(stand.patience(Duration::from_secs(10)), || {
+        wait::until(rig.patience(Duration::from_secs(10)), || {
             client.create_volume(create(id, "default"))?;
             Ok(())
         })?;
@@ -146,14 +146,14 @@ fn creations_that_hang_leave_connections_for_other_pools(stand: &mut Stand) -> R
     Ok(())
 }
 
-fn a_start_beside_a_frozen_pool_serves_the_others(stand: &mut Stand) -> Result<()> {
-    two_pools(stand)?;
-    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-    stand.helper()?.ask(&bind("vol-a", "a"))?;
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
-    stand.kill_helper()?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn a_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
+    two_pools(rig)?;
+    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.helper()?.ask(&bind("vol-a", "a"))?;
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
+    rig.kill_helper()?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create_in_other("vol-b")?)?;
     helper.ask(&delete("vol-b"))?;
     for request in [unbind("vol-a", "a"), delete("vol-a"), create("vol-a", directory_spec(SIZE))] {
@@ -161,27 +161,27 @@ fn a_start_beside_a_frozen_pool_serves_the_others(stand: &mut Stand) -> Result<(
     }
     drop(frozen);
     // The helper ends in an orderly way once the pool answers, so that the next one serves it.
-    let limit = stand.patience(Duration::from_secs(30));
-    stand.await_end_of_helper(limit)?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    let limit = rig.patience(Duration::from_secs(30));
+    rig.await_end_of_helper(limit)?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&delete("vol-a"))?;
     Ok(())
 }
 
-fn the_status_of_a_frozen_pool_is_answered(stand: &mut Stand) -> Result<()> {
-    two_pools(stand)?;
-    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+fn the_status_of_a_frozen_pool_is_answered(rig: &mut Rig) -> Result<()> {
+    two_pools(rig)?;
+    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     // No earlier figures are known.
-    stand.kill_helper()?;
-    stand.start_helper()?;
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    rig.kill_helper()?;
+    rig.start_helper()?;
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
     let mut waiting = Vec::new();
-    wait::until(stand.patience(Duration::from_secs(25)), || {
-        let client = stand.helper()?;
+    wait::until(rig.patience(Duration::from_secs(25)), || {
+        let client = rig.helper()?;
         client.send(&encode(&Request::PoolStatus { pool: "default".parse()? })?)?;
-        if !client.is_answered(stand.patience(Duration::from_secs(2)))? {
+        if !client.is_answered(rig.patience(Duration::from_secs(2)))? {
             waiting.push(client);
             bail!("{} connections wait", waiting.len());
         }
@@ -192,13 +192,13 @@ fn the_status_of_a_frozen_pool_is_answered(stand: &mut Stand) -> Result<()> {
     })?;
     // ext4 does not answer about quotas until it is thawed. One thread waits for that, and the others do not wait for
     // it.
-    let most = usize::from(stand.setting.pool_fs == PoolFilesystem::Ext4);
+    let most = usize::from(rig.run_options.pool_fs == PoolFilesystem::Ext4);
     ensure!(waiting.len() <= most, "{} wait", waiting.len());
-    status(&stand.helper()?, "other")?;
+    status(&rig.helper()?, "other")?;
     drop(frozen);
     for client in waiting {
         let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;
         ensure!(matches!(answer, Ok(Reply::Pool(_))), "{answer:?}");
     }
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }

@@ -14,7 +14,7 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{self, HelperClient, create, delete, directory_spec, image_spec, volume};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::{self, Call, Fault, was_injected};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
@@ -52,28 +52,28 @@ fn publish(client: &HelperClient, directory: TargetPath, device: TargetPath) -> 
 }
 
 /// Unpublishes the volumes of [`publish`].
-fn unpublish(stand: &Stand, directory: TargetPath, device: TargetPath) -> Result<()> {
-    let client = stand.helper()?;
+fn unpublish(rig: &Rig, directory: TargetPath, device: TargetPath) -> Result<()> {
+    let client = rig.helper()?;
     client.ask(&Request::Unmount { volume: volume("vol-d"), target: directory })?;
     client.ask(&Request::RemoveDevice { volume: volume("vol-b"), target: device })?;
     Ok(())
 }
 
 /// Checks that neither volume can be deleted, and that each refusal contains `part`.
-fn check_kept(stand: &Stand, part: &str) -> Result<()> {
-    let client = stand.helper()?;
+fn check_kept(rig: &Rig, part: &str) -> Result<()> {
+    let client = rig.helper()?;
     for id in ["vol-d", "vol-b"] {
         denied(client.request(&delete(id))?, ErrorKind::InUse, part)?;
         denied(client.request(&Request::DeleteUnused { volume: volume(id) })?, ErrorKind::Refused, "")?;
     }
     denied(client.request(&Request::LoopDetach { volume: volume("vol-b") })?, ErrorKind::InUse, part)?;
-    ensure!(stand.pool().entries()? == ["vol-b", "vol-d"], "{:?}", stand.pool().entries()?);
-    ensure!(fs::read(stand.pool().volume("vol-d").join("data/file"))? == b"content", "the content is lost");
+    ensure!(rig.pool().entries()? == ["vol-b", "vol-d"], "{:?}", rig.pool().entries()?);
+    ensure!(fs::read(rig.pool().volume("vol-d").join("data/file"))? == b"content", "the content is lost");
     Ok(())
 }
 
-fn delete_both(stand: &Stand) -> Result<()> {
-    let client = stand.helper()?;
+fn delete_both(rig: &Rig) -> Result<()> {
+    let client = rig.helper()?;
     client.ask(&delete("vol-d"))?;
     client.ask(&delete("vol-b"))?;
     Ok(())
@@ -87,82 +87,82 @@ fn mount_tmpfs(path: &Path) -> Result<()> {
     run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(path))
 }
 
-fn the_publish_directory_is_taken_out_of_the_configuration(stand: &mut Stand) -> Result<()> {
-    let other = stand.work().join("other");
+fn the_publish_directory_is_taken_out_of_the_configuration(rig: &mut Rig) -> Result<()> {
+    let other = rig.work().join("other");
     fs::create_dir(&other)?;
-    stand.kill_helper()?;
-    stand.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", other.display())];
-    stand.start_helper()?;
-    publish(&stand.helper()?, helper::target("other", "d"), helper::target("other", "b"))?;
+    rig.kill_helper()?;
+    rig.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", other.display())];
+    rig.start_helper()?;
+    publish(&rig.helper()?, helper::target("other", "d"), helper::target("other", "b"))?;
     fs::write(other.join("d/file"), "content")?;
-    stand.kill_helper()?;
-    stand.helper_flags.clear();
-    stand.start_helper()?;
-    check_kept(stand, &other.display().to_string())?;
+    rig.kill_helper()?;
+    rig.helper_flags.clear();
+    rig.start_helper()?;
+    check_kept(rig, &other.display().to_string())?;
     let exclusive = Request::BindMount {
         volume: volume("vol-d"),
         target: target("d"),
         flags: MountFlags::default(),
         exclusive: true,
     };
-    denied(stand.helper()?.request(&exclusive)?, ErrorKind::InUse, "other/d")?;
+    denied(rig.helper()?.request(&exclusive)?, ErrorKind::InUse, "other/d")?;
     let exclusive = Request::MakeDevice { volume: volume("vol-b"), target: target("b"), exclusive: true };
-    denied(stand.helper()?.request(&exclusive)?, ErrorKind::InUse, "other/b")?;
+    denied(rig.helper()?.request(&exclusive)?, ErrorKind::InUse, "other/b")?;
     for name in ["d", "b"] {
         take_away(&other.join(name))?;
     }
     // The host is asked again: no restart is needed.
-    delete_both(stand)?;
+    delete_both(rig)?;
     fs::remove_dir_all(&other)?;
     Ok(())
 }
 
-fn a_mount_hides_the_targets_parent(stand: &mut Stand) -> Result<()> {
-    let parent = stand.target("parent");
+fn a_mount_hides_the_targets_parent(rig: &mut Rig) -> Result<()> {
+    let parent = rig.target("parent");
     fs::create_dir(&parent)?;
-    publish(&stand.helper()?, target("parent/d"), target("parent/b"))?;
+    publish(&rig.helper()?, target("parent/d"), target("parent/b"))?;
     fs::write(parent.join("d/file"), "content")?;
     mount_tmpfs(&parent)?;
-    stand.restart_helper()?;
-    check_kept(stand, "parent/")?;
+    rig.restart_helper()?;
+    check_kept(rig, "parent/")?;
     take_away(&parent)?;
-    check_kept(stand, "parent/")?;
-    unpublish(stand, target("parent/d"), target("parent/b"))?;
-    delete_both(stand)?;
+    check_kept(rig, "parent/")?;
+    unpublish(rig, target("parent/d"), target("parent/b"))?;
+    delete_both(rig)?;
     fs::remove_dir(&parent)?;
     Ok(())
 }
 
-fn another_mount_lies_on_the_target(stand: &mut Stand) -> Result<()> {
-    publish(&stand.helper()?, target("d"), target("b"))?;
-    let (directory, device) = (stand.target("d"), stand.target("b"));
+fn another_mount_lies_on_the_target(rig: &mut Rig) -> Result<()> {
+    publish(&rig.helper()?, target("d"), target("b"))?;
+    let (directory, device) = (rig.target("d"), rig.target("b"));
     fs::write(directory.join("file"), "content")?;
     mount_tmpfs(&directory)?;
     mount_bind("/dev/null", &device)?;
-    stand.restart_helper()?;
-    check_kept(stand, "publish/")?;
+    rig.restart_helper()?;
+    check_kept(rig, "publish/")?;
     for path in [&directory, &device] {
         take_away(path)?;
     }
-    check_kept(stand, "publish/")?;
+    check_kept(rig, "publish/")?;
     // Another mount of the same volume does not count: it goes with the target.
     for path in [&directory, &device] {
         mount_bind(path, path)?;
     }
-    stand.restart_helper()?;
-    check_kept(stand, "work:")?;
-    unpublish(stand, target("d"), target("b"))?;
-    delete_both(stand)
+    rig.restart_helper()?;
+    check_kept(rig, "work:")?;
+    unpublish(rig, target("d"), target("b"))?;
+    delete_both(rig)
 }
 
-fn a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath(stand: &mut Stand) -> Result<()> {
-    let published = stand.kubelet.prepare("vol-d", "pv-d", "pod")?;
+fn a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath(rig: &mut Rig) -> Result<()> {
+    let published = rig.kubelet.prepare("vol-d", "pv-d", "pod")?;
     let of_kubelet = |path: &str| helper::target("kubelet-pods", path);
     let path = "pod/volumes/kubernetes.io~csi/pv-d/mount";
-    publish(&stand.helper()?, of_kubelet(path), target("b"))?;
+    publish(&rig.helper()?, of_kubelet(path), target("b"))?;
     fs::create_dir_all(published.join("sub/removed"))?;
     fs::write(published.join("file"), "content")?;
-    let subpaths = stand.kubelet.root().join("pods/pod/volume-subpaths/pv-d/container");
+    let subpaths = rig.kubelet.root().join("pods/pod/volume-subpaths/pv-d/container");
     for (source, name) in [("sub", "0"), ("sub/removed", "1")] {
         fs::create_dir_all(subpaths.join(name))?;
         mount_bind(published.join(source), subpaths.join(name))?;
@@ -170,8 +170,8 @@ fn a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath(stand: &mut Stand) -
     // The pod removes and renames directories that are bound elsewhere.
     fs::remove_dir(published.join("sub/removed"))?;
     fs::rename(published.join("sub"), published.join("renamed"))?;
-    stand.restart_helper()?;
-    let client = stand.helper()?;
+    rig.restart_helper()?;
+    let client = rig.helper()?;
     // The kubelet publishes again, and the helper finds it published; only one target is allowed.
     let again = |target: TargetPath| Request::BindMount {
         volume: volume("vol-d"),
@@ -180,40 +180,40 @@ fn a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath(stand: &mut Stand) -
         exclusive: true,
     };
     client.ask(&again(of_kubelet(path)))?;
-    unpublish(stand, of_kubelet(path), target("b"))?;
+    unpublish(rig, of_kubelet(path), target("b"))?;
     for name in ["0", "1"] {
         denied(client.request(&delete("vol-d"))?, ErrorKind::InUse, &format!("volume-subpaths/pv-d/container/{name}"))?;
         denied(client.request(&again(target("d")))?, ErrorKind::InUse, "volume-subpaths")?;
         take_away(&subpaths.join(name))?;
         fs::remove_dir(subpaths.join(name))?;
     }
-    fs::remove_dir_all(stand.kubelet.root().join("pods/pod"))?;
+    fs::remove_dir_all(rig.kubelet.root().join("pods/pod"))?;
     // It works again without a restart.
-    delete_both(stand)
+    delete_both(rig)
 }
 
-fn the_kubelet_has_bound_the_device_once_more(stand: &mut Stand) -> Result<()> {
-    let published = stand.kubelet.prepare_block("vol-b", "pv-b", "pod")?;
+fn the_kubelet_has_bound_the_device_once_more(rig: &mut Rig) -> Result<()> {
+    let published = rig.kubelet.prepare_block("vol-b", "pv-b", "pod")?;
     let device = helper::target("kubelet-csi", "volumeDevices/publish/pv-b/pod");
-    publish(&stand.helper()?, target("d"), device.clone())?;
-    let global = stand.kubelet.map_globally(&published, "pv-b", "pod")?;
-    stand.restart_helper()?;
-    let client = stand.helper()?;
+    publish(&rig.helper()?, target("d"), device.clone())?;
+    let global = rig.kubelet.map_globally(&published, "pv-b", "pod")?;
+    rig.restart_helper()?;
+    let client = rig.helper()?;
     client.ask(&Request::MakeDevice { volume: volume("vol-b"), target: device.clone(), exclusive: true })?;
-    unpublish(stand, target("d"), device)?;
+    unpublish(rig, target("d"), device)?;
     denied(client.request(&Request::LoopDetach { volume: volume("vol-b") })?, ErrorKind::InUse, "/dev/pod")?;
     denied(client.request(&Request::LoopAttach { volume: volume("vol-b"), read_only: true })?, ErrorKind::InUse, "")?;
     denied(client.request(&delete("vol-b"))?, ErrorKind::InUse, "/dev/pod")?;
-    stand.kubelet.unmap_globally(&global)?;
+    rig.kubelet.unmap_globally(&global)?;
     client.ask(&Request::LoopDetach { volume: volume("vol-b") })?;
-    delete_both(stand)
+    delete_both(rig)
 }
 
 /// A path proves nothing if somebody else can rename what it leads to.
-fn the_directory_around_a_mount_is_renamed(stand: &mut Stand) -> Result<()> {
-    publish(&stand.helper()?, target("d"), target("b"))?;
-    fs::write(stand.target("d/file"), "content")?;
-    let theirs = stand.kubelet.root().join("pods/theirs");
+fn the_directory_around_a_mount_is_renamed(rig: &mut Rig) -> Result<()> {
+    publish(&rig.helper()?, target("d"), target("b"))?;
+    fs::write(rig.target("d/file"), "content")?;
+    let theirs = rig.kubelet.root().join("pods/theirs");
     let at = |name: &str| -> [PathBuf; 2] { ["d", "b"].map(|volume| theirs.join(name).join(volume)) };
     let make = |name: &str| -> Result<()> {
         fs::create_dir_all(theirs.join(name).join("d"))?;
@@ -223,60 +223,60 @@ fn the_directory_around_a_mount_is_renamed(stand: &mut Stand) -> Result<()> {
     fs::create_dir(&theirs)?;
     make("before")?;
     fs::set_permissions(&theirs, PermissionsExt::from_mode(0o777))?;
-    for (source, bound) in [stand.target("d"), stand.target("b")].iter().zip(at("before")) {
+    for (source, bound) in [rig.target("d"), rig.target("b")].iter().zip(at("before")) {
         mount_bind(source, &bound)?;
     }
-    stand.restart_helper()?;
-    unpublish(stand, target("d"), target("b"))?;
-    check_kept(stand, "theirs/before")?;
+    rig.restart_helper()?;
+    unpublish(rig, target("d"), target("b"))?;
+    check_kept(rig, "theirs/before")?;
     fs::rename(theirs.join("before"), theirs.join("after"))?;
-    check_kept(stand, "theirs/after")?;
+    check_kept(rig, "theirs/after")?;
     make("before")?;
-    check_kept(stand, "theirs/after")?;
-    stand.restart_helper()?;
-    check_kept(stand, "theirs/after")?;
+    check_kept(rig, "theirs/after")?;
+    rig.restart_helper()?;
+    check_kept(rig, "theirs/after")?;
     for bound in at("after") {
         take_away(&bound)?;
     }
     fs::remove_dir_all(&theirs)?;
     // There is nothing left that anybody could have renamed.
-    delete_both(stand)
+    delete_both(rig)
 }
 
 /// The copies that the kernel makes there disappear with their originals, and do not prevent the deletion of a volume.
-fn the_publish_directory_is_visible_at_a_second_path(stand: &mut Stand) -> Result<()> {
-    let alias = stand.work().join("alias");
+fn the_publish_directory_is_visible_at_a_second_path(rig: &mut Rig) -> Result<()> {
+    let alias = rig.work().join("alias");
     fs::create_dir(&alias)?;
-    mount_bind(stand.publish_directory(), &alias)?;
-    publish(&stand.helper()?, target("d"), target("b"))?;
+    mount_bind(rig.publish_directory(), &alias)?;
+    publish(&rig.helper()?, target("d"), target("b"))?;
     fs::write(alias.join("d/file"), "content")?;
     ensure!(mounts::at(&alias.join("d"))?.len() == 1, "no copy was made");
-    stand.restart_helper()?;
-    check_kept(stand, "work:")?;
-    unpublish(stand, target("d"), target("b"))?;
+    rig.restart_helper()?;
+    check_kept(rig, "work:")?;
+    unpublish(rig, target("d"), target("b"))?;
     ensure!(mounts::below(&alias)?.is_empty(), "the copies have not gone with their originals");
-    delete_both(stand)?;
+    delete_both(rig)?;
     take_away(&alias)?;
     fs::remove_dir(&alias)?;
     Ok(())
 }
 
-fn a_look_at_start_fails(stand: &mut Stand) -> Result<()> {
-    looks_fail(stand, 5)
+fn a_look_at_start_fails(rig: &mut Rig) -> Result<()> {
+    looks_fail(rig, 5)
 }
 
-fn every_look_at_start_fails_in_turn(stand: &mut Stand) -> Result<()> {
-    looks_fail(stand, 1)
+fn every_look_at_start_fails_in_turn(rig: &mut Rig) -> Result<()> {
+    looks_fail(rig, 1)
 }
 
 /// Every `stride`th call with which a start looks for mounts fails: the helper refuses to serve, or keeps every volume
 /// that it served before.
-fn looks_fail(stand: &mut Stand, stride: usize) -> Result<()> {
-    publish(&stand.helper()?, target("d"), target("b"))?;
-    fs::write(stand.target("d/file"), "content")?;
-    stand.kill_helper()?;
+fn looks_fail(rig: &mut Rig, stride: usize) -> Result<()> {
+    publish(&rig.helper()?, target("d"), target("b"))?;
+    fs::write(rig.target("d/file"), "content")?;
+    rig.kill_helper()?;
     // The call may be forbidden once the helper serves; then its failure must not end the helper.
-    stand.helper_flags = vec!["--seccomp=log".to_owned()];
+    rig.helper_flags = vec!["--seccomp=log".to_owned()];
     for (name, error) in [
         ("statx", "ENOMEM"),
         ("openat2", "ENOMEM"),
@@ -287,25 +287,25 @@ fn looks_fail(stand: &mut Stand, stride: usize) -> Result<()> {
     ] {
         for number in (1..).step_by(stride) {
             let call = Call { name: name.to_owned(), number };
-            if !look_fails(stand, &call, Fault::Error(error)).with_context(|| format!("{error} at {call}"))? {
+            if !look_fails(rig, &call, Fault::Error(error)).with_context(|| format!("{error} at {call}"))? {
                 break;
             }
         }
     }
-    stand.start_helper()?;
-    unpublish(stand, target("d"), target("b"))?;
-    delete_both(stand)
+    rig.start_helper()?;
+    unpublish(rig, target("d"), target("b"))?;
+    delete_both(rig)
 }
 
 /// Starts a helper with a fault, and returns whether it got as far as that call.
-fn look_fails(stand: &Stand, call: &Call, fault: Fault) -> Result<bool> {
-    let traced = stand.work().join("trace");
-    let mut command = strace::started(&stand.helper_command()?, &traced, Some((call, fault)));
-    let mut daemon = Daemon::start("helper", &mut command, &stand.logs())?;
-    let limit = stand.patience(Duration::from_secs(20));
+fn look_fails(rig: &Rig, call: &Call, fault: Fault) -> Result<bool> {
+    let traced = rig.work().join("trace");
+    let mut command = strace::started(&rig.helper_command()?, &traced, Some((call, fault)));
+    let mut daemon = Daemon::start("helper", &mut command, &rig.logs())?;
+    let limit = rig.patience(Duration::from_secs(20));
     let mut client = None;
     let served = daemon.wait_until(limit, || {
-        client = Some(HelperClient::welcomed(&stand.helper_socket())?);
+        client = Some(HelperClient::welcomed(&rig.helper_socket())?);
         Ok(())
     });
     let injected = was_injected(&fs::read_to_string(&traced)?);
@@ -322,7 +322,7 @@ fn look_fails(stand: &Stand, call: &Call, fault: Fault) -> Result<bool> {
             ensure!(daemon.wait(limit)?.code() == Some(1), "it did not refuse in an orderly way");
         }
     }
-    ensure!(stand.pool().entries()? == ["vol-b", "vol-d"], "{:?}", stand.pool().entries()?);
-    ensure!(fs::read(stand.target("d/file"))? == b"content", "the content is lost");
+    ensure!(rig.pool().entries()? == ["vol-b", "vol-d"], "{:?}", rig.pool().entries()?);
+    ensure!(fs::read(rig.target("d/file"))? == b"content", "the content is lost");
     Ok(injected)
 }

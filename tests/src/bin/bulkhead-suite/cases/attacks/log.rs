@@ -12,7 +12,7 @@ use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::NodeGetInfoRequest;
 use bulkhead_tests::expect::{denied, refused};
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
@@ -43,9 +43,9 @@ struct UnreadLog(BufReader<File>);
 
 impl UnreadLog {
     /// Makes both processes log to a pipe from their next start.
-    fn of(stand: &mut Stand) -> Result<Self> {
+    fn of(rig: &mut Rig) -> Result<Self> {
         let (reader, writer) = std::io::pipe()?;
-        stand.stderr = Some(writer.into());
+        rig.stderr = Some(writer.into());
         Ok(Self(BufReader::new(std::os::fd::OwnedFd::from(reader).into())))
     }
 
@@ -74,17 +74,17 @@ impl UnreadLog {
     }
 }
 
-fn a_helper_whose_log_is_not_read_serves_everybody(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let mut log = UnreadLog::of(stand)?;
-    stand.start_helper()?;
-    stand.stderr = None;
+fn a_helper_whose_log_is_not_read_serves_everybody(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let mut log = UnreadLog::of(rig)?;
+    rig.start_helper()?;
+    rig.stderr = None;
     log.fill()?;
     let begun = Instant::now();
-    let clients = (0..4).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    let clients = (0..4).map(|_| rig.helper()).collect::<Result<Vec<_>>>()?;
     for client in &clients {
         for _ in 0..1000 {
-            let answer = insist(client, &bind("vol-a", "a"), stand.patience(UNREAD))?;
+            let answer = insist(client, &bind("vol-a", "a"), rig.patience(UNREAD))?;
             denied(answer, ErrorKind::NotFound, "vol-a")?;
         }
         client.ask(&create("vol-a", directory_spec(SIZE)))?;
@@ -92,10 +92,10 @@ fn a_helper_whose_log_is_not_read_serves_everybody(stand: &mut Stand) -> Result<
         client.ask(&unbind("vol-a", "a"))?;
         client.ask(&delete("vol-a"))?;
     }
-    stand.start_frontend()?;
-    stand.csi()?.create_volume(csi::create("vol-b", csi::MIB, csi::mount()))?;
-    stand.csi()?.delete_volume(csi::delete("vol-b"))?;
-    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(20)), "it took {:?}", begun.elapsed());
+    rig.start_frontend()?;
+    rig.csi()?.create_volume(csi::create("vol-b", csi::MIB, csi::mount()))?;
+    rig.csi()?.delete_volume(csi::delete("vol-b"))?;
+    ensure!(begun.elapsed() < rig.patience(Duration::from_secs(20)), "it took {:?}", begun.elapsed());
     // As soon as somebody reads, the log says what is missing from it, and continues.
     let line = log.find("log lines are missing")?;
     let number: u64 = line.trim().rsplit_once("others=").map_or(Ok(0), |(_, number)| number.parse())?;
@@ -107,23 +107,23 @@ fn a_helper_whose_log_is_not_read_serves_everybody(stand: &mut Stand) -> Result<
     denied(clients[0].request(&bind("vol-c", "c"))?, ErrorKind::NotFound, "vol-c")
 }
 
-fn a_frontend_whose_log_is_not_read_serves_everybody(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let mut log = UnreadLog::of(stand)?;
-    stand.start_frontend()?;
-    stand.stderr = None;
+fn a_frontend_whose_log_is_not_read_serves_everybody(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let mut log = UnreadLog::of(rig)?;
+    rig.start_frontend()?;
+    rig.stderr = None;
     log.fill()?;
     let begun = Instant::now();
-    let mut client = stand.csi()?;
-    client.set_limit(stand.patience(Duration::from_secs(10)));
+    let mut client = rig.csi()?;
+    client.set_limit(rig.patience(Duration::from_secs(10)));
     for _ in 0..2000 {
         refused(client.controller_expand_volume(csi::controller_expand("vol-a", 1)), Code::NotFound, "vol-a")?;
     }
     client.node_get_info(NodeGetInfoRequest {})?;
     client.create_volume(csi::create("vol-a", csi::MIB, csi::mount()))?;
     client.delete_volume(csi::delete("vol-a"))?;
-    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(20)), "it took {:?}", begun.elapsed());
+    ensure!(begun.elapsed() < rig.patience(Duration::from_secs(20)), "it took {:?}", begun.elapsed());
     log.find("log lines were dropped")?;
     refused(client.controller_expand_volume(csi::controller_expand("vol-b", 1)), Code::NotFound, "vol-b")?;
     log.find("vol-b")?;
@@ -131,10 +131,10 @@ fn a_frontend_whose_log_is_not_read_serves_everybody(stand: &mut Stand) -> Resul
     refused(client.controller_expand_volume(csi::controller_expand("vol-b", 1)), Code::NotFound, "vol-b")
 }
 
-fn a_request_with_the_longest_hostile_path_makes_a_bounded_line(stand: &mut Stand) -> Result<()> {
+fn a_request_with_the_longest_hostile_path_makes_a_bounded_line(rig: &mut Rig) -> Result<()> {
     let part = "\u{1}".repeat(250);
     let path = vec![part.as_str(); 14].join("/");
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     let published = Request::Usage { volume: volume("vol-a"), target: Some(target("work", &path)) };
     denied(helper.request(&published)?, ErrorKind::NotFound, "vol-a")?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
@@ -143,7 +143,7 @@ fn a_request_with_the_longest_hostile_path_makes_a_bounded_line(stand: &mut Stan
         let _ = helper.request(&request)?;
     }
     helper.ask(&delete("vol-a"))?;
-    stand.running_helper()?.check_log(|log| {
+    rig.running_helper()?.check_log(|log| {
         let longest = log.lines().map(str::len).max().unwrap_or_default();
         ensure!((2000..4096).contains(&longest), "a line has {longest} bytes");
         let cut: Vec<&str> = log.lines().filter(|line| line.ends_with("… (cut)")).collect();

@@ -12,7 +12,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, image_spec, unbind, volume};
 use bulkhead_tests::observe::loops;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -26,20 +26,20 @@ cases! {
 /// The first number of the helpers' own devices.
 const OURS: u32 = 0x8_0000;
 
-fn start(stand: &mut Stand, flag: &str, number: usize) -> Result<HelperClient> {
-    stand.helper_flags = vec![flag.to_owned(), number.to_string()];
-    if stand.pools.is_empty() {
-        stand.add_pool("default")?;
+fn start(rig: &mut Rig, flag: &str, number: usize) -> Result<HelperClient> {
+    rig.helper_flags = vec![flag.to_owned(), number.to_string()];
+    if rig.pools.is_empty() {
+        rig.add_pool("default")?;
     } else {
-        stand.kill_helper()?;
+        rig.kill_helper()?;
     }
-    stand.start_helper()?;
-    stand.helper()
+    rig.start_helper()?;
+    rig.helper()
 }
 
-fn volumes_without_end_are_refused(stand: &mut Stand) -> Result<()> {
+fn volumes_without_end_are_refused(rig: &mut Rig) -> Result<()> {
     let spec = directory_spec(4096);
-    let helper = start(stand, "--max-volumes", 3)?;
+    let helper = start(rig, "--max-volumes", 3)?;
     for id in ["vol-a", "vol-b", "vol-c"] {
         ensure!(helper.pool_status("default")?.available > 0);
         helper.ask(&create(id, spec))?;
@@ -54,7 +54,7 @@ fn volumes_without_end_are_refused(stand: &mut Stand) -> Result<()> {
         "{status:?}"
     );
     // Volumes beyond the limit of a later start are still served.
-    let helper = start(stand, "--max-volumes", 2)?;
+    let helper = start(rig, "--max-volumes", 2)?;
     helper.ask(&bind("vol-a", "a"))?;
     helper.ask(&unbind("vol-a", "a"))?;
     for id in ["vol-a", "vol-b"] {
@@ -62,24 +62,24 @@ fn volumes_without_end_are_refused(stand: &mut Stand) -> Result<()> {
         helper.ask(&delete(id))?;
     }
     // A deleted volume counts until it is gone.
-    wait::until(stand.patience(Duration::from_secs(10)), || helper.ask(&create("vol-d", spec)).map(drop))?;
+    wait::until(rig.patience(Duration::from_secs(10)), || helper.ask(&create("vol-d", spec)).map(drop))?;
     for id in ["vol-c", "vol-d"] {
         helper.ask(&delete(id))?;
     }
     Ok(())
 }
 
-fn targets_without_end_are_refused(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand, "--max-targets", 2)?;
+fn targets_without_end_are_refused(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig, "--max-targets", 2)?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, directory_spec(1 << 20)))?;
         helper.ask(&bind(id, id))?;
     }
     denied(helper.request(&bind("vol-a", "c"))?, ErrorKind::NoSpace, "--max-targets 2")?;
-    ensure!(!stand.target("c").exists());
+    ensure!(!rig.target("c").exists());
     helper.ask(&bind("vol-b", "vol-b"))?;
     // Targets beyond the limit of a later start are still known.
-    let helper = start(stand, "--max-targets", 1)?;
+    let helper = start(rig, "--max-targets", 1)?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "work:vol-a")?;
     helper.ask(&unbind("vol-a", "vol-a"))?;
     denied(helper.request(&bind("vol-a", "c"))?, ErrorKind::NoSpace, "--max-targets 1")?;
@@ -92,8 +92,8 @@ fn targets_without_end_are_refused(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_volume_with_targets_without_end_is_refused_more(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_volume_with_targets_without_end_is_refused_more(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(1 << 20)))?;
     for number in 0..1000 {
         helper.ask(&bind("vol-a", &number.to_string()))?;
@@ -119,11 +119,11 @@ fn devices() -> Result<BTreeSet<u32>> {
 }
 
 /// The kernel takes far longer to remove a device than to make one.
-fn devices_without_end_are_held_back(stand: &mut Stand) -> Result<()> {
+fn devices_without_end_are_held_back(rig: &mut Rig) -> Result<()> {
     let before = devices()?.len();
-    let clients = (0..4).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    let clients = (0..4).map(|_| rig.helper()).collect::<Result<Vec<_>>>()?;
     let refused = AtomicUsize::new(0);
-    let limit = stand.patience(Duration::from_secs(3));
+    let limit = rig.patience(Duration::from_secs(3));
     thread::scope(|scope| -> Result<()> {
         let workers: Vec<_> = clients
             .iter()
@@ -151,7 +151,7 @@ fn devices_without_end_are_held_back(stand: &mut Stand) -> Result<()> {
     // On a slow machine the kernel may keep up.
     ensure!(refused.load(Relaxed) > 0 || there < before + 128, "{there} devices, and nothing was held back");
     // Those that the helper keeps ready stay.
-    wait::until(stand.patience(Duration::from_secs(20)), || {
+    wait::until(rig.patience(Duration::from_secs(20)), || {
         let there = devices()?.len();
         ensure!(there <= before + 10, "{there} devices are left, and {before} were there before");
         Ok(())
@@ -159,21 +159,21 @@ fn devices_without_end_are_held_back(stand: &mut Stand) -> Result<()> {
 }
 
 /// A container may keep a node for a device of which nothing is left.
-fn a_number_of_a_device_is_not_used_by_the_next_helper(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_number_of_a_device_is_not_used_by_the_next_helper(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(1 << 20)))?;
     let mut numbers = Vec::new();
     for round in 0..8 {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         helper.ask(&Request::LoopAttach { volume: volume("vol-a"), read_only: false })?;
-        let bound = loops::backed_by(&stand.pool().device()?)?;
+        let bound = loops::backed_by(&rig.pool().device()?)?;
         numbers.push(bound.first().and_then(loops::Loop::number).context("no device is attached")?);
         helper.ask(&Request::LoopDetach { volume: volume("vol-a") })?;
         if round % 2 == 0 {
-            stand.restart_helper()?;
+            rig.restart_helper()?;
         }
     }
     let steps: Vec<u32> = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) % (OURS - 1)).collect();
     ensure!(steps.iter().all(|step| (1..1000).contains(step)), "{numbers:?}");
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }

@@ -13,7 +13,7 @@ use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, image_spec, target, unbind, volume};
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::mount::{UnmountFlags, unmount};
 
 cases! {
@@ -26,95 +26,95 @@ cases! {
 const SIZE: u64 = 16 << 20;
 
 /// Starts a helper that must refuse, and returns its message.
-fn refusal(stand: &Stand) -> Result<String> {
-    let output = stand.helper_command()?.output()?;
+fn refusal(rig: &Rig) -> Result<String> {
+    let output = rig.helper_command()?.output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1), "it ended with {}: {said}", output.status);
     Ok(said)
 }
 
-fn a_second_start_takes_no_name_from_the_helper_that_serves(stand: &mut Stand) -> Result<()> {
-    let inode = |stand: &Stand| -> Result<u64> { Ok(fs::symlink_metadata(stand.helper_socket())?.ino()) };
-    let before = inode(stand)?;
-    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+fn a_second_start_takes_no_name_from_the_helper_that_serves(rig: &mut Rig) -> Result<()> {
+    let inode = |rig: &Rig| -> Result<u64> { Ok(fs::symlink_metadata(rig.helper_socket())?.ino()) };
+    let before = inode(rig)?;
+    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     for _ in 0..3 {
-        let said = refusal(stand)?;
+        let said = refusal(rig)?;
         ensure!(said.contains("another helper listens on"), "{said}");
         ensure!(said.lines().count() == 1, "it says more than why it does not serve: {said}");
-        ensure!(inode(stand)? == before, "the socket is another");
-        stand.helper()?.ask(&bind("vol-a", "a"))?;
-        stand.helper()?.ask(&unbind("vol-a", "a"))?;
+        ensure!(inode(rig)? == before, "the socket is another");
+        rig.helper()?.ask(&bind("vol-a", "a"))?;
+        rig.helper()?.ask(&unbind("vol-a", "a"))?;
     }
-    stand.helper()?.ask(&delete("vol-a"))?;
+    rig.helper()?.ask(&delete("vol-a"))?;
     Ok(())
 }
 
-fn a_helper_publishes_while_its_successor_waits(stand: &mut Stand) -> Result<()> {
+fn a_helper_publishes_while_its_successor_waits(rig: &mut Rig) -> Result<()> {
     for (round, pause) in [0, 60, 200, 600, 1200].map(Duration::from_millis).into_iter().enumerate() {
-        let first = stand.helper()?;
+        let first = rig.helper()?;
         let (directory, block) = (format!("vol-d{round}"), format!("vol-b{round}"));
         first.ask(&create(&directory, directory_spec(SIZE)))?;
         first.ask(&create(&block, image_spec(SIZE)))?;
-        let mut second = Daemon::start("second", &mut stand.helper_command()?, &stand.logs())?;
+        let mut second = Daemon::start("second", &mut rig.helper_command()?, &rig.logs())?;
         sleep(pause);
         let at_device = || target("work", "b");
         first.ask(&bind(&directory, "d"))?;
         first.ask(&Request::LoopAttach { volume: volume(&block), read_only: false })?;
         first.ask(&Request::MakeDevice { volume: volume(&block), target: at_device(), exclusive: false })?;
-        fs::write(stand.target("d/file"), "content")?;
-        stand.kill_helper()?;
+        fs::write(rig.target("d/file"), "content")?;
+        rig.kill_helper()?;
         let mut client = None;
-        second.wait_until(stand.patience(Duration::from_secs(20)), || {
-            client = Some(HelperClient::welcomed(&stand.helper_socket())?);
+        second.wait_until(rig.patience(Duration::from_secs(20)), || {
+            client = Some(HelperClient::welcomed(&rig.helper_socket())?);
             Ok(())
         })?;
         if let Some(client) = client {
             denied(client.request(&delete(&directory))?, ErrorKind::InUse, "published")?;
             denied(client.request(&delete(&block))?, ErrorKind::InUse, "published")?;
-            ensure!(fs::read(stand.target("d/file"))? == b"content");
+            ensure!(fs::read(rig.target("d/file"))? == b"content");
             client.ask(&unbind(&directory, "d"))?;
             client.ask(&Request::RemoveDevice { volume: volume(&block), target: at_device() })?;
             client.ask(&delete(&directory))?;
             client.ask(&delete(&block))?;
         }
         second.kill()?;
-        stand.start_helper()?;
+        rig.start_helper()?;
     }
     Ok(())
 }
 
 /// A start unmounts nothing there but its own trial mount.
-fn a_volume_is_published_where_the_next_start_tries_a_mount(stand: &mut Stand) -> Result<()> {
+fn a_volume_is_published_where_the_next_start_tries_a_mount(rig: &mut Rig) -> Result<()> {
     let name = ".bulkhead-trial";
-    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     let request = Request::BindMount {
         volume: volume("vol-a"),
         target: target("work", name),
         flags: MountFlags::default(),
         exclusive: false,
     };
-    denied(stand.helper()?.request(&request)?, ErrorKind::Refused, name)?;
-    stand.helper()?.ask(&delete("vol-a"))?;
-    stand.kill_helper()?;
-    let path = stand.target(name);
+    denied(rig.helper()?.request(&request)?, ErrorKind::Refused, name)?;
+    rig.helper()?.ask(&delete("vol-a"))?;
+    rig.kill_helper()?;
+    let path = rig.target(name);
     fs::create_dir(&path)?;
     let mount = || run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=0700", "none"]).arg(&path));
     mount()?;
     fs::write(path.join("file"), "content")?;
-    let said = refusal(stand)?;
+    let said = refusal(rig)?;
     ensure!(said.contains(name) && said.contains("unmount it"), "{said}");
     ensure!(fs::read(path.join("file"))? == b"content", "it was unmounted");
     // The remains of a killed start are removed, however many times they are mounted there.
     fs::remove_file(path.join("file"))?;
     mount()?;
-    stand.start_helper()?;
+    rig.start_helper()?;
     ensure!(!path.exists(), "the trial is left over");
     Ok(())
 }
 
-fn the_trial_of_a_start_cannot_be_unmounted_at_once(stand: &mut Stand) -> Result<()> {
-    stand.kill_helper()?;
-    let helper = stand.helper_command()?;
+fn the_trial_of_a_start_cannot_be_unmounted_at_once(rig: &mut Rig) -> Result<()> {
+    rig.kill_helper()?;
+    let helper = rig.helper_command()?;
     // The first umount2 is that of the old root; strace does not follow children.
     let started = |when: &str| {
         let mut command = Command::new("strace");
@@ -123,17 +123,16 @@ fn the_trial_of_a_start_cannot_be_unmounted_at_once(stand: &mut Stand) -> Result
         command.arg(helper.get_program()).args(helper.get_args()).current_dir("/");
         command
     };
-    let mut patient = Daemon::start("second", &mut started("2..9"), &stand.logs())?;
-    patient.wait_until(stand.patience(Duration::from_secs(20)), || {
-        HelperClient::welcomed(&stand.helper_socket()).map(drop)
-    })?;
+    let mut patient = Daemon::start("second", &mut started("2..9"), &rig.logs())?;
+    patient
+        .wait_until(rig.patience(Duration::from_secs(20)), || HelperClient::welcomed(&rig.helper_socket()).map(drop))?;
     patient.kill()?;
     let output = started("2+").output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1) && said.contains("fuser"), "{}: {said}", output.status);
     // The next start removes it.
-    stand.start_helper()?;
-    let trial = stand.kubelet.root().join("pods/.bulkhead-trial");
+    rig.start_helper()?;
+    let trial = rig.kubelet.root().join("pods/.bulkhead-trial");
     if trial.exists() {
         let _ = unmount(&trial, UnmountFlags::NOFOLLOW);
         anyhow::bail!("the trial is left over");

@@ -16,8 +16,8 @@ use bulkhead_tests::leaks;
 use bulkhead_tests::monitoring;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::{Pool, mount_image, run};
-use bulkhead_tests::setting::{PoolFilesystem, Setting};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use bulkhead_tests::wait;
 
 cases! {
@@ -27,59 +27,59 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-fn a_pool_that_has_shut_down_is_unpublished_and_mended(stand: &mut Stand) -> Result<()> {
+fn a_pool_that_has_shut_down_is_unpublished_and_mended(rig: &mut Rig) -> Result<()> {
     for filesystem in [PoolFilesystem::Xfs, PoolFilesystem::Ext4] {
-        let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
-        let directory = stand.work().join("pools").join(filesystem.name());
-        stand.pools = vec![Pool::make(&setting, stand.templates(), &directory, filesystem.name())?];
-        stand.start_helper()?;
-        shut_down(stand, &setting).with_context(|| filesystem.name())?;
-        leaks::check(stand)?;
-        stand.kill_helper()?;
+        let run_options = RunOptions { pool_fs: filesystem, ..rig.run_options.clone() };
+        let directory = rig.work().join("pools").join(filesystem.name());
+        rig.pools = vec![Pool::make(&run_options, rig.templates(), &directory, filesystem.name())?];
+        rig.start_helper()?;
+        shut_down(rig, &run_options).with_context(|| filesystem.name())?;
+        leaks::check(rig)?;
+        rig.kill_helper()?;
         mounts::unmount_all(&directory)?;
         // The pool has already been checked for leftovers; its directory is no longer a pool.
-        stand.pools.clear();
+        rig.pools.clear();
     }
     Ok(())
 }
 
-fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(stand: &mut Stand) -> Result<()> {
-    stand.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
-    stand.start()?;
-    let csi = stand.csi()?;
-    stand.create(&csi, "vol-a", requests::MIB, requests::mount())?;
+fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(rig: &mut Rig) -> Result<()> {
+    rig.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
+    rig.start()?;
+    let csi = rig.csi()?;
+    rig.create(&csi, "vol-a", requests::MIB, requests::mount())?;
     let normal = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 0";
-    let metrics = |stand: &Stand| -> Result<String> { Ok(monitoring::get(stand, "/metrics")?.1) };
-    let patience = stand.patience(Duration::from_secs(60));
+    let metrics = |rig: &Rig| -> Result<String> { Ok(monitoring::get(rig, "/metrics")?.1) };
+    let patience = rig.patience(Duration::from_secs(60));
     wait::until(patience, || {
-        let metrics = metrics(stand)?;
+        let metrics = metrics(rig)?;
         ensure!(metrics.contains(normal) && !metrics.contains("condition=\"shut_down\""), "{metrics}");
         Ok(())
     })?;
-    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&stand.pool().directory))?;
+    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&rig.pool().directory))?;
     // A scheduler's request brings it out at once; otherwise it is noticed within half a minute.
     csi.get_capacity(GetCapacityRequest::default())?;
     wait::until(patience, || {
-        let metrics = metrics(stand)?;
+        let metrics = metrics(rig)?;
         ensure!(metrics.contains("bulkhead_pool_abnormal_volumes{pool=\"default\"} 1"), "{metrics}");
         ensure!(metrics.contains("bulkhead_pool_condition{pool=\"default\",condition=\"shut_down\"} 1"), "{metrics}");
-        let log = fs::read_to_string(stand.logs().join("frontend.log"))?;
+        let log = fs::read_to_string(rig.logs().join("frontend.log"))?;
         ensure!(log.contains("the pool reports: the pool's filesystem has shut down"), "{log}");
         // One line for the pool, not one for each of its volumes.
         ensure!(!log.contains("the volume is abnormal"), "{log}");
         Ok(())
     })?;
-    let directory = stand.pool().directory.clone();
-    stand.abandon();
+    let directory = rig.pool().directory.clone();
+    rig.abandon();
     wait::until(patience, || mounts::unmount_all(&directory))?;
-    stand.pools.clear();
+    rig.pools.clear();
     Ok(())
 }
 
-fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
-    let helper = stand.helper()?;
-    let pool: PoolName = stand.pool().name.parse()?;
-    let directory = stand.pool().directory.clone();
+fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
+    let helper = rig.helper()?;
+    let pool: PoolName = rig.pool().name.parse()?;
+    let directory = rig.pool().directory.clone();
     for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))] {
         helper.ask(&Request::Create { volume: volume(id), pool: pool.clone(), spec })?;
     }
@@ -90,17 +90,17 @@ fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
     helper.ask(&bind)?;
     helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
     helper.ask(&Request::MakeDevice { volume: volume("vol-b"), target: b.clone(), exclusive: false })?;
-    let mut file = File::create(stand.target("a/file"))?;
+    let mut file = File::create(rig.target("a/file"))?;
     file.write_all(b"content")?;
     file.sync_all()?;
     drop(file);
 
     // The emptier is at work before the disk fails, and no longer on its way into its jail.
-    let patience = stand.patience(Duration::from_secs(15));
+    let patience = rig.patience(Duration::from_secs(15));
     helper.ask(&Request::Create { volume: volume("vol-c"), pool: pool.clone(), spec: directory_spec(SIZE) })?;
     helper.ask(&delete("vol-c"))?;
     wait::until(patience, || {
-        let left = stand.pool().entries()?;
+        let left = rig.pool().entries()?;
         ensure!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
         Ok(())
     })?;
@@ -125,24 +125,24 @@ fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
             .context("remove the device")?;
         helper.ask(&detach).context("detach")?;
     }
-    ensure!(mounts::below(&stand.publish_directory())?.is_empty());
-    ensure!(fs::read_dir(stand.publish_directory())?.count() == 0, "targets are left");
+    ensure!(mounts::below(&rig.publish_directory())?.is_empty());
+    ensure!(fs::read_dir(rig.publish_directory())?.count() == 0, "targets are left");
     ensure!(!loops::all()?.iter().any(|device| device.backing_file.contains("vol-b")), "the device is left");
 
     // The way out: only the helper itself still holds the filesystem.
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     // Its processes keep the old filesystem until they end. Even then ext4 opens directories, but no files.
     wait::until(patience, || {
         mounts::unmount_all(&directory)?;
-        mount_image(setting, &directory.with_extension("disk"), &directory)?;
+        mount_image(run_options, &directory.with_extension("disk"), &directory)?;
         File::open(directory.join(".bulkhead")).map(drop).context("the filesystem that was mounted anew")
     })?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let found = status(&helper)?;
     ensure!(!says_so(&found) && found.available > 0, "{found:?}");
     helper.ask(&bind)?;
-    ensure!(fs::read(stand.target("a/file"))? == b"content");
+    ensure!(fs::read(rig.target("a/file"))? == b"content");
     helper.ask(&Request::Unmount { volume: volume("vol-a"), target: a })?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&delete(id))?;

@@ -8,7 +8,7 @@ use bulkhead_protocol::{ErrorKind, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{create, delete, directory_spec};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 
@@ -23,34 +23,34 @@ const SIZE: u64 = 1 << 20;
 const EIO: ErrorKind = ErrorKind::Io(5);
 
 /// Makes calls of the helper fail until the returned value is dropped.
-fn sick(stand: &mut Stand, call: &str, when: &str) -> Result<Tracer> {
-    Tracer::fail(i32::try_from(stand.running_helper()?.pid())?, call, "EIO", when)
+fn sick(rig: &mut Rig, call: &str, when: &str) -> Result<Tracer> {
+    Tracer::fail(i32::try_from(rig.running_helper()?.pid())?, call, "EIO", when)
 }
 
 /// strace makes a call fail by replacing it with one that the filter does not allow.
-fn start(stand: &mut Stand) -> Result<()> {
-    stand.helper_flags.push("--seccomp=log".to_owned());
-    stand.start()
+fn start(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    rig.start()
 }
 
-fn a_deletion_that_is_not_on_the_disk_is_not_done(stand: &mut Stand) -> Result<()> {
-    start(stand)?;
-    let helper = stand.helper()?;
+fn a_deletion_that_is_not_on_the_disk_is_not_done(rig: &mut Rig) -> Result<()> {
+    start(rig)?;
+    let helper = rig.helper()?;
     helper.ask(&create("v0", directory_spec(SIZE)))?;
-    let sick = sick(stand, "fsync", "1..2")?;
+    let sick = sick(rig, "fsync", "1..2")?;
     for _ in 0..2 {
         denied(helper.request(&delete("v0"))?, EIO, "sync to disk")?;
-        ensure!(!stand.pool().volume("v0").exists(), "it has its name still");
+        ensure!(!rig.pool().volume("v0").exists(), "it has its name still");
     }
     drop(sick);
     helper.ask(&delete("v0"))?;
     Ok(())
 }
 
-fn a_creation_that_is_not_on_the_disk_is_not_done(stand: &mut Stand) -> Result<()> {
-    start(stand)?;
-    let helper = stand.helper()?;
-    let sick = sick(stand, "fsync", "1..2")?;
+fn a_creation_that_is_not_on_the_disk_is_not_done(rig: &mut Rig) -> Result<()> {
+    start(rig)?;
+    let helper = rig.helper()?;
+    let sick = sick(rig, "fsync", "1..2")?;
     for _ in 0..2 {
         denied(helper.request(&create("v0", directory_spec(SIZE)))?, EIO, "sync to disk")?;
     }
@@ -61,20 +61,20 @@ fn a_creation_that_is_not_on_the_disk_is_not_done(stand: &mut Stand) -> Result<(
 }
 
 /// Deleting a volume that no longer exists depends on the sync that failed, and retries it.
-fn a_sync_that_hangs_keeps_no_other_deletion_waiting(stand: &mut Stand) -> Result<()> {
-    start(stand)?;
-    let (helper, waiting) = (stand.helper()?, stand.helper()?);
+fn a_sync_that_hangs_keeps_no_other_deletion_waiting(rig: &mut Rig) -> Result<()> {
+    start(rig)?;
+    let (helper, waiting) = (rig.helper()?, rig.helper()?);
     helper.ask(&create("v0", directory_spec(SIZE)))?;
-    let failing = sick(stand, "fsync", "1")?;
+    let failing = sick(rig, "fsync", "1")?;
     denied(helper.request(&delete("v0"))?, EIO, "sync to disk")?;
     drop(failing);
-    let process = i32::try_from(stand.running_helper()?.pid())?;
-    let hanging = Tracer::delay(process, "fsync", stand.patience(Duration::from_secs(60)))?;
+    let process = i32::try_from(rig.running_helper()?.pid())?;
+    let hanging = Tracer::delay(process, "fsync", rig.patience(Duration::from_secs(60)))?;
     waiting.send(&encode(&delete("v0"))?)?;
     ensure!(!waiting.is_answered(Duration::from_millis(500))?, "the sync does not hang");
     let begun = Instant::now();
     denied(helper.request(&delete("v1"))?, ErrorKind::Busy, "sync")?;
-    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(10)), "it took {:?}", begun.elapsed());
+    ensure!(begun.elapsed() < rig.patience(Duration::from_secs(10)), "it took {:?}", begun.elapsed());
     drop(hanging);
     let answer: Response = decode(&waiting.receive()?.context("the connection is closed")?)?;
     ensure!(matches!(answer, Ok(Reply::Done)), "{answer:?}");
@@ -82,15 +82,15 @@ fn a_sync_that_hangs_keeps_no_other_deletion_waiting(stand: &mut Stand) -> Resul
     Ok(())
 }
 
-fn what_cannot_be_moved_out_of_the_way_is_emptied_where_it_is(stand: &mut Stand) -> Result<()> {
-    start(stand)?;
-    let helper = stand.helper()?;
+fn what_cannot_be_moved_out_of_the_way_is_emptied_where_it_is(rig: &mut Rig) -> Result<()> {
+    start(rig)?;
+    let helper = rig.helper()?;
     // The volume cannot be given its name, nor then the name under which it would be emptied.
-    let sick = sick(stand, "renameat2", "1..2")?;
+    let sick = sick(rig, "renameat2", "1..2")?;
     denied(helper.request(&create("v0", directory_spec(SIZE)))?, EIO, "give it its name")?;
     drop(sick);
-    wait::until(stand.patience(Duration::from_secs(5)), || {
-        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+    wait::until(rig.patience(Duration::from_secs(5)), || {
+        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
         match helper.ask(&Request::PoolStatus { pool: "default".parse()? })? {
             Reply::Pool(status) => ensure!(status.promised == 0, "{} bytes are promised to nobody", status.promised),
             other => bail!("no pool status: {other:?}"),

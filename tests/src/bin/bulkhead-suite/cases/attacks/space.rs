@@ -14,7 +14,7 @@ use bulkhead_tests::expect::{denied, no_room};
 use bulkhead_tests::helper::{self, directory_spec, image_spec};
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -30,9 +30,9 @@ const SPACE_LASTS: Duration = Duration::from_millis(1100);
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Waits for a condition of the pool.
-fn reported(stand: &Stand, limit: Duration, wanted: &Condition) -> Result<()> {
-    let helper = stand.helper()?;
-    wait::until(stand.patience(limit), || {
+fn reported(rig: &Rig, limit: Duration, wanted: &Condition) -> Result<()> {
+    let helper = rig.helper()?;
+    wait::until(rig.patience(limit), || {
         let status = helper.pool_status("default")?;
         ensure!(status.conditions.as_slice().contains(wanted), "{status:?}");
         Ok(())
@@ -45,38 +45,38 @@ fn retag(path: &Path, project: u32) -> Result<()> {
 }
 
 /// A guest discards its device: the blocks of its image become free, but still belong to it.
-fn discarded_blocks_are_not_promised_again(stand: &mut Stand) -> Result<()> {
+fn discarded_blocks_are_not_promised_again(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 128 << 20;
-    let (csi, target) = (stand.csi()?, stand.target("a"));
+    let (csi, target) = (rig.csi()?, rig.target("a"));
     csi.create_volume(create("vol-a", SIZE.try_into()?, block()))?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
     std::thread::sleep(SPACE_LASTS);
-    let before = stand.helper()?.pool_status("default")?;
+    let before = rig.helper()?.pool_status("default")?;
     run(Command::new("blkdiscard").arg(&target))?;
-    let occupied = fs::metadata(stand.pool().volume("vol-a").join("image"))?.blocks() * 512;
+    let occupied = fs::metadata(rig.pool().volume("vol-a").join("image"))?.blocks() * 512;
     ensure!(occupied < SIZE / 4, "the image occupies {occupied} bytes after the discard");
     for restart in [false, true] {
         if restart {
-            stand.restart_helper()?;
+            rig.restart_helper()?;
         }
         std::thread::sleep(SPACE_LASTS);
-        let (helper, after) = (stand.helper()?, stand.helper()?.pool_status("default")?);
+        let (helper, after) = (rig.helper()?, rig.helper()?.pool_status("default")?);
         ensure!(after.available < before.available + (8 << 20), "{before:?} became {after:?}");
         let beyond = (before.available + SIZE / 2) / 4096 * 4096;
         for spec in [image_spec(beyond), directory_spec(beyond)] {
             no_room(helper.request(&helper::create("vol-b", spec))?)?;
         }
     }
-    stand.restart_frontend()?;
-    let csi = stand.csi()?;
+    rig.restart_frontend()?;
+    let csi = rig.csi()?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 /// Files without content use up nobody's bytes, but inodes are limited as well.
-fn empty_files_in_other_projects_are_reported(stand: &mut Stand) -> Result<()> {
-    let (csi, target) = (stand.csi()?, stand.target("a"));
+fn empty_files_in_other_projects_are_reported(rig: &mut Rig) -> Result<()> {
+    let (csi, target) = (rig.csi()?, rig.target("a"));
     csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     for number in 0..20 {
@@ -85,19 +85,19 @@ fn empty_files_in_other_projects_are_reported(stand: &mut Stand) -> Result<()> {
         retag(&file, 114_711)?;
     }
     // It scans the projects once a minute, and soon after it has started.
-    stand.restart_helper()?;
+    rig.restart_helper()?;
     let evasion = Condition::QuotaEvasion { bytes: 0, inodes: 20, first: 114_711, more: false };
-    reported(stand, REPORTED_WITHIN, &evasion)?;
+    reported(rig, REPORTED_WITHIN, &evasion)?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 /// A tenant has a file in each project of the range: no id is left for a new volume until the files are gone.
-fn a_tenant_that_takes_all_project_ids_is_reported(stand: &mut Stand) -> Result<()> {
-    stand.helper_flags = vec!["--project-ids".to_owned(), "7000-7059".to_owned()];
-    stand.start()?;
-    let (csi, target) = (stand.csi()?, stand.target("a"));
+fn a_tenant_that_takes_all_project_ids_is_reported(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags = vec!["--project-ids".to_owned(), "7000-7059".to_owned()];
+    rig.start()?;
+    let (csi, target) = (rig.csi()?, rig.target("a"));
     csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     for project in 7001..=7059 {
@@ -106,19 +106,19 @@ fn a_tenant_that_takes_all_project_ids_is_reported(stand: &mut Stand) -> Result<
         retag(&file, project)?;
     }
     // It scans the projects once a minute, and soon after it has started.
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     let create_another = helper::create("vol-b", directory_spec(16 << 20));
     denied(helper.request(&create_another)?, ErrorKind::NoSpace, "no free project id")?;
     // Its inodes are promised as well.
     let promised = helper.pool_status("default")?.promised;
     ensure!((16 << 20..20 << 20).contains(&promised), "{promised} bytes are promised");
     let evasion = Condition::QuotaEvasion { bytes: 0, inodes: 59, first: 7001, more: false };
-    reported(stand, REPORTED_WITHIN, &evasion)?;
+    reported(rig, REPORTED_WITHIN, &evasion)?;
     // One id is enough, whichever it is.
     fs::remove_file(target.join("7042"))?;
-    wait::until(stand.patience(Duration::from_secs(10)), || helper.ask(&create_another).map(drop))?;
-    let limited: Vec<u32> = quotas::inodes(&stand.pool().directory)?
+    wait::until(rig.patience(Duration::from_secs(10)), || helper.ask(&create_another).map(drop))?;
+    let limited: Vec<u32> = quotas::inodes(&rig.pool().directory)?
         .iter()
         .filter(|quota| quota.limit > 0)
         .map(|quota| quota.project)
@@ -132,29 +132,29 @@ fn a_tenant_that_takes_all_project_ids_is_reported(stand: &mut Stand) -> Result<
 }
 
 /// A tenant moves a file of its own into a neighbour's project, and the neighbour is deleted.
-fn a_file_moved_into_a_deleted_volumes_project_is_reported(stand: &mut Stand) -> Result<()> {
-    let (csi, target) = (stand.csi()?, stand.target("b"));
+fn a_file_moved_into_a_deleted_volumes_project_is_reported(rig: &mut Rig) -> Result<()> {
+    let (csi, target) = (rig.csi()?, rig.target("b"));
     csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
-    let project = quotas::blocks(&stand.pool().directory)?.first().context("no project")?.project;
+    let project = quotas::blocks(&rig.pool().directory)?.first().context("no project")?.project;
     csi.create_volume(create("vol-b", 16 * MIB, mount()))?;
     csi.node_publish_volume(publish("vol-b", &target, mount()))?;
     let file = target.join("file");
     fs::write(&file, "here to stay")?;
     retag(&file, project)?;
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     let promised = helper.pool_status("default")?.promised;
     csi.delete_volume(delete("vol-a"))?;
-    reported(stand, Duration::from_secs(90), &Condition::NotReleased { volumes: 1, project })?;
+    reported(rig, Duration::from_secs(90), &Condition::NotReleased { volumes: 1, project })?;
     let status = helper.pool_status("default")?;
     ensure!(status.emptying == 1 && status.promised == promised, "{status:?}, {promised} bytes before the deletion");
     fs::remove_file(&file)?;
-    wait::until(stand.patience(Duration::from_secs(40)), || {
+    wait::until(rig.patience(Duration::from_secs(40)), || {
         let status = helper.pool_status("default")?;
         ensure!(status.emptying == 0 && status.conditions.as_slice().is_empty(), "{status:?}");
         Ok(())
     })?;
     // The frontend has closed the connection, on which nothing was said for so long.
-    let csi = stand.csi()?;
+    let csi = rig.csi()?;
     csi.node_unpublish_volume(unpublish("vol-b", &target))?;
     csi.delete_volume(delete("vol-b"))?;
     Ok(())

@@ -10,7 +10,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::csi::v1::ProbeRequest;
 use bulkhead_tests::monitoring;
 use bulkhead_tests::observe::processes;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
 use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
 use bulkhead_tests::wait;
@@ -45,17 +45,17 @@ fn open(process: &mut Takeover, directory: i64, path: &[u8], flags: i32) -> Resu
     process.call(libc::SYS_openat2, &arguments)
 }
 
-fn an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere(stand: &mut Stand) -> Result<()> {
-    let server = stand.running_helper()?.pid();
+fn an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere(rig: &mut Rig) -> Result<()> {
+    let server = rig.running_helper()?.pid();
     let emptier = processes::descendants(i32::try_from(server)?)?.first().context("an emptier")?.pid;
-    let patience = stand.patience(Duration::from_secs(5));
+    let patience = rig.patience(Duration::from_secs(5));
     // It is still being confined when the helper may already be serving.
     wait::until(patience, || {
         ensure!(fs::read_to_string(format!("/proc/{emptier}/status"))?.contains("\nSeccomp:\t2\n"), "no filter yet");
         Ok(())
     })?;
     let pool = descriptor(emptier, Metadata::is_dir)?;
-    let marker = stand.pool().directory.join(".bulkhead");
+    let marker = rig.pool().directory.join(".bulkhead");
     let before = fs::read(&marker)?;
     let mut emptier = Takeover::of(emptier, patience)?;
     for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
@@ -80,20 +80,20 @@ fn an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere(stan
     drop(emptier);
     ensure!(fs::read(&marker)? == before, "the pool's marker has changed");
     // The helper ends along with its emptier.
-    stand.abandon();
-    stand.start_helper()
+    rig.abandon();
+    rig.start_helper()
 }
 
-fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stand) -> Result<()> {
+fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(rig: &mut Rig) -> Result<()> {
     // Its listening sockets were opened before it was confined.
-    stand.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
-    stand.restart_frontend()?;
-    let pid = i32::try_from(stand.running_frontend()?.pid())?;
+    rig.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
+    rig.restart_frontend()?;
+    let pid = i32::try_from(rig.running_frontend()?.pid())?;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let status = fs::read_to_string(thread?.path().join("status"))?;
         ensure!(status.contains("\nNoNewPrivs:\t1\n") && status.contains("\nSeccomp:\t2\n"), "{status}");
     }
-    let mut frontend = Takeover::of(pid, stand.patience(Duration::from_secs(5)))?;
+    let mut frontend = Takeover::of(pid, rig.patience(Duration::from_secs(5)))?;
     let here = Number(libc::AT_FDCWD.into());
     for path in [&b"/etc/passwd\0"[..], b"/proc/self/maps\0", b"/\0"] {
         let opened = frontend.call(libc::SYS_openat, &[here, Bytes(path), Number(libc::O_RDONLY.into())])?;
@@ -139,13 +139,13 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stan
     let process = frontend.call(libc::SYS_clone3, &[Number(0), Number(0)])?;
     ensure!(process == Outcome::Refused(Errno::ENOSYS), "a process: {process:?}");
     drop(frontend);
-    ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
-    monitoring::check_ready(stand, 200, "[+]helper ok")
+    ensure!(rig.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
+    monitoring::check_ready(rig, 200, "[+]helper ok")
 }
 
 /// An agent has sockets for TCP, and can connect to its API server's port only.
-fn an_agent_that_is_taken_over_reaches_its_api_server_only(stand: &mut Stand) -> Result<()> {
-    let directory = stand.work().join("agent");
+fn an_agent_that_is_taken_over_reaches_its_api_server_only(rig: &mut Rig) -> Result<()> {
+    let directory = rig.work().join("agent");
     fs::create_dir(&directory)?;
     let kubeconfig = directory.join("kubeconfig");
     // Nobody listens there.
@@ -154,11 +154,11 @@ fn an_agent_that_is_taken_over_reaches_its_api_server_only(stand: &mut Stand) ->
         "{{clusters: [{cluster}], users: [{{name: a, user: {{token: a}}}}],\n contexts: [{{name: a, context: {{cluster: a, user: a}}}}], current-context: a}}"
     );
     fs::write(&kubeconfig, text)?;
-    stand.frontend_flags.extend(["--kubeconfig".into(), kubeconfig.into()]);
-    stand.restart_frontend()?;
-    let pid = i32::try_from(stand.running_frontend()?.pid())?;
+    rig.frontend_flags.extend(["--kubeconfig".into(), kubeconfig.into()]);
+    rig.restart_frontend()?;
+    let pid = i32::try_from(rig.running_frontend()?.pid())?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let mut frontend = Takeover::of(pid, stand.patience(Duration::from_secs(5)))?;
+    let mut frontend = Takeover::of(pid, rig.patience(Duration::from_secs(5)))?;
     let socket = frontend.call(libc::SYS_socket, &[number(libc::AF_INET), number(libc::SOCK_STREAM)])?;
     let Outcome::Done(socket) = socket else { anyhow::bail!("a socket for TCP: {socket:?}") };
     for (call, port) in [(libc::SYS_connect, listener.local_addr()?.port()), (libc::SYS_bind, 0)] {
@@ -203,7 +203,7 @@ fn an_agent_that_is_taken_over_reaches_its_api_server_only(stand: &mut Stand) ->
     let closed = frontend.call(libc::SYS_close, &[Number(socket)])?;
     ensure!(closed == Outcome::Done(0), "{closed:?}");
     drop(frontend);
-    ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
+    ensure!(rig.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
@@ -51,26 +51,26 @@ fn at(id: &str, target: &TargetPath) -> [Request; 2] {
 }
 
 /// Runs a test with two directory volumes, `vol-a` and `vol-c`, and a block volume `vol-b` that is attached.
-fn with_volumes(stand: &mut Stand, test: impl FnOnce(&mut Stand, &HelperClient) -> Result<()>) -> Result<()> {
-    let helper = stand.helper()?;
+fn with_volumes(rig: &mut Rig, test: impl FnOnce(&mut Rig, &HelperClient) -> Result<()>) -> Result<()> {
+    let helper = rig.helper()?;
     for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(SIZE))] {
         helper.ask(&create(id, spec))?;
     }
     helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
-    test(stand, &helper)?;
+    test(rig, &helper)?;
     for id in ["vol-a", "vol-b", "vol-c"] {
         helper.ask(&delete(id))?;
     }
-    stand.running_helper()?.check_alive()
+    rig.running_helper()?.check_alive()
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<()> {
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
 }
 
-fn a_way_that_is_not_roots_alone_is_refused(stand: &mut Stand) -> Result<()> {
-    with_volumes(stand, |stand, helper| {
-        let publish = stand.publish_directory();
+fn a_way_that_is_not_roots_alone_is_refused(rig: &mut Rig) -> Result<()> {
+    with_volumes(rig, |rig, helper| {
+        let publish = rig.publish_directory();
         fs::create_dir_all(publish.join("way/parent"))?;
         let usage = |id, target: &TargetPath| Request::Usage { volume: volume(id), target: Some(target.clone()) };
         for id in ["vol-a", "vol-b"] {
@@ -150,19 +150,19 @@ fn open(directory: &Path) -> Result<OwnedFd> {
     Ok(rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn the_owner_of_a_directory_on_the_way_exchanges_targets(stand: &mut Stand) -> Result<()> {
-    exchange(stand, 500)
+fn the_owner_of_a_directory_on_the_way_exchanges_targets(rig: &mut Rig) -> Result<()> {
+    exchange(rig, 500)
 }
 
-fn the_owner_of_a_directory_on_the_way_exchanges_targets_for_long(stand: &mut Stand) -> Result<()> {
-    exchange(stand, 10_000)
+fn the_owner_of_a_directory_on_the_way_exchanges_targets_for_long(rig: &mut Rig) -> Result<()> {
+    exchange(rig, 10_000)
 }
 
 /// Publishes and unpublishes two volumes side by side: `rounds` times while the names of their targets are exchanged,
 /// and as many times while those of the parent directories are. Whenever the helper says done, it must be done.
-fn exchange(stand: &mut Stand, rounds: u32) -> Result<()> {
-    with_volumes(stand, |stand, helper| {
-        let shared = stand.target("shared");
+fn exchange(rig: &mut Rig, rounds: u32) -> Result<()> {
+    with_volumes(rig, |rig, helper| {
+        let shared = rig.target("shared");
         for (paths, names) in [(["shared/a", "shared/c"], ["a", "c"]), (["shared/1/a", "shared/2/c"], ["1", "2"])] {
             fs::create_dir(&shared)?;
             for name in names {
@@ -172,7 +172,7 @@ fn exchange(stand: &mut Stand, rounds: u32) -> Result<()> {
             set_mode(&shared, 0o777)?;
             let attacker = Exchanger::start(&shared, names)?;
             let result = (0..rounds).try_for_each(|round| {
-                publish_two(stand, helper, paths).with_context(|| format!("round {round} at {paths:?}"))
+                publish_two(rig, helper, paths).with_context(|| format!("round {round} at {paths:?}"))
             });
             let exchanged = attacker.stop()?;
             result?;
@@ -183,11 +183,11 @@ fn exchange(stand: &mut Stand, rounds: u32) -> Result<()> {
     })
 }
 
-fn publish_two(stand: &Stand, helper: &HelperClient, paths: [&str; 2]) -> Result<()> {
+fn publish_two(rig: &Rig, helper: &HelperClient, paths: [&str; 2]) -> Result<()> {
     let volumes = ["vol-a", "vol-c"];
     let published = |id: &str| -> Result<usize> {
         let root = Path::new("/").join(id).join("data");
-        let below = mounts::below(&stand.publish_directory())?;
+        let below = mounts::below(&rig.publish_directory())?;
         Ok(below.iter().filter(|mount| mount.root == root).count())
     };
     let requests = [at(volumes[0], &target("work", paths[0])), at(volumes[1], &target("work", paths[1]))];
@@ -215,17 +215,17 @@ struct Place {
 
 impl Place {
     /// Places below every publish directory.
-    fn all(stand: &Stand) -> Result<Vec<Self>> {
-        let pods = stand.kubelet.root().join("pods");
-        let devices = stand.kubelet.root().join("plugins/kubernetes.io/csi");
-        let pod = stand.kubelet.prepare("vol-a", "pv-a", "pod-1")?;
-        let device = stand.kubelet.prepare_block("vol-b", "pv-b", "pod-1")?;
-        fs::create_dir_all(stand.target("way/parent"))?;
-        let (work, own) = (stand.publish_directory(), stand.target("way/parent/t"));
+    fn all(rig: &Rig) -> Result<Vec<Self>> {
+        let pods = rig.kubelet.root().join("pods");
+        let devices = rig.kubelet.root().join("plugins/kubernetes.io/csi");
+        let pod = rig.kubelet.prepare("vol-a", "pv-a", "pod-1")?;
+        let device = rig.kubelet.prepare_block("vol-b", "pv-b", "pod-1")?;
+        fs::create_dir_all(rig.target("way/parent"))?;
+        let (work, own) = (rig.publish_directory(), rig.target("way/parent/t"));
         [
-            ("vol-a", "work", &work, &own, stand.target("way")),
-            ("vol-b", "work", &work, &own, stand.target("way")),
-            ("vol-a", "work", &work, &own, stand.target("way/parent")),
+            ("vol-a", "work", &work, &own, rig.target("way")),
+            ("vol-b", "work", &work, &own, rig.target("way")),
+            ("vol-a", "work", &work, &own, rig.target("way/parent")),
             ("vol-a", "kubelet-pods", &pods, &pod, pods.join("pod-1")),
             ("vol-b", "kubelet-csi", &devices, &device, devices.join("volumeDevices/publish")),
         ]
@@ -256,18 +256,14 @@ impl Place {
 
 /// Publishes a volume, hides its mount, and checks that until the mount is brought back, the volume is neither deleted
 /// nor reported as unpublished.
-fn hide(
-    stand: &mut Stand,
-    hide: impl Fn(&Place) -> Result<()>,
-    bring_back: impl Fn(&Place) -> Result<()>,
-) -> Result<()> {
-    with_volumes(stand, |stand, helper| {
-        for place in Place::all(stand)? {
+fn hide(rig: &mut Rig, hide: impl Fn(&Place) -> Result<()>, bring_back: impl Fn(&Place) -> Result<()>) -> Result<()> {
+    with_volumes(rig, |rig, helper| {
+        for place in Place::all(rig)? {
             let (id, path) = (place.volume, &place.path);
             let case = || format!("{id} at {}, {} moved", place.target, place.moved.display());
             let [publish, unpublish] = at(id, &place.target);
             helper.ask(&publish)?;
-            let precious = stand.pool().volume(id).join(if id == "vol-b" { "image" } else { "data/precious" });
+            let precious = rig.pool().volume(id).join(if id == "vol-b" { "image" } else { "data/precious" });
             if id == "vol-a" {
                 fs::write(path.join("precious"), "content")?;
             }
@@ -288,7 +284,7 @@ fn hide(
             helper.ask(&unpublish)?;
             ensure!(!path.exists(), "{}: the target is left", case());
         }
-        Ok(fs::remove_dir_all(stand.target("way"))?)
+        Ok(fs::remove_dir_all(rig.target("way"))?)
     })
 }
 
@@ -297,28 +293,24 @@ fn exclusively(id: &str, path: &str) -> Request {
     Request::BindMount { volume: volume(id), target: target("work", path), flags, exclusive: true }
 }
 
-fn a_moved_directory_with_an_empty_one_in_its_place(stand: &mut Stand) -> Result<()> {
+fn a_moved_directory_with_an_empty_one_in_its_place(rig: &mut Rig) -> Result<()> {
     let move_away = |place: &Place| {
         fs::rename(&place.moved, place.away())?;
         place.make_empty()
     };
-    hide(stand, move_away, |place| {
+    hide(rig, move_away, |place| {
         fs::remove_dir_all(&place.moved)?;
         Ok(fs::rename(place.away(), &place.moved)?)
     })
 }
 
-fn a_moved_directory_with_nothing_in_its_place(stand: &mut Stand) -> Result<()> {
-    hide(
-        stand,
-        |place| Ok(fs::rename(&place.moved, place.away())?),
-        |place| Ok(fs::rename(place.away(), &place.moved)?),
-    )
+fn a_moved_directory_with_nothing_in_its_place(rig: &mut Rig) -> Result<()> {
+    hide(rig, |place| Ok(fs::rename(&place.moved, place.away())?), |place| Ok(fs::rename(place.away(), &place.moved)?))
 }
 
 /// Where the mount is not visible, the target itself can be renamed. On a kernel with unique mount ids not even root
 /// can deceive the helper.
-fn a_target_moved_in_another_namespace(stand: &mut Stand) -> Result<()> {
+fn a_target_moved_in_another_namespace(rig: &mut Rig) -> Result<()> {
     let rename = |from: PathBuf, to: PathBuf| {
         let renamed = in_another_namespace(0, move || {
             unmount(&from, UnmountFlags::NOFOLLOW)?;
@@ -331,7 +323,7 @@ fn a_target_moved_in_another_namespace(stand: &mut Stand) -> Result<()> {
         rename(place.path.clone(), beside(place))?;
         place.make_empty()
     };
-    hide(stand, move_away, |place| {
+    hide(rig, move_away, |place| {
         if place.path.is_dir() {
             fs::remove_dir(&place.path)?
         } else {
@@ -341,9 +333,9 @@ fn a_target_moved_in_another_namespace(stand: &mut Stand) -> Result<()> {
     })
 }
 
-fn what_the_host_has_unmounted_is_not_published(stand: &mut Stand) -> Result<()> {
-    with_volumes(stand, |stand, helper| {
-        let (one, two) = (stand.target("one"), stand.target("two"));
+fn what_the_host_has_unmounted_is_not_published(rig: &mut Rig) -> Result<()> {
+    with_volumes(rig, |rig, helper| {
+        let (one, two) = (rig.target("one"), rig.target("two"));
         helper.ask(&exclusively("vol-a", "one"))?;
         denied(helper.request(&exclusively("vol-a", "two"))?, ErrorKind::InUse, "work:one")?;
         unmount(&one, UnmountFlags::NOFOLLOW)?;
@@ -368,8 +360,8 @@ fn what_the_host_has_unmounted_is_not_published(stand: &mut Stand) -> Result<()>
     })
 }
 
-fn an_unknown_volume_at_the_target_of_another(stand: &mut Stand) -> Result<()> {
-    with_volumes(stand, |stand, helper| {
+fn an_unknown_volume_at_the_target_of_another(rig: &mut Rig) -> Result<()> {
+    with_volumes(rig, |rig, helper| {
         for (id, path) in [("vol-a", "a"), ("vol-b", "b")] {
             let target = target("work", path);
             let [publish, unpublish] = at(id, &target);
@@ -380,7 +372,7 @@ fn an_unknown_volume_at_the_target_of_another(stand: &mut Stand) -> Result<()> {
                 denied(helper.request(&request)?, ErrorKind::InUse, id)?;
             }
             denied(helper.request(&remove("vol-c"))?, ErrorKind::WrongKind, "vol-c")?;
-            ensure!(mounts::at(&stand.target(path))?.len() == 1);
+            ensure!(mounts::at(&rig.target(path))?.len() == 1);
             helper.ask(&unpublish)?;
         }
         Ok(())
@@ -389,22 +381,22 @@ fn an_unknown_volume_at_the_target_of_another(stand: &mut Stand) -> Result<()> {
 
 /// Empty directories and files that another driver has made for its own volumes are kept, no matter who asks for their
 /// removal.
-fn empty_targets_of_others(stand: &mut Stand) -> Result<()> {
-    with_volumes(stand, |stand, helper| {
-        let pod = stand.kubelet.root().join("pods/pod-1/volumes/kubernetes.io~csi/pv-other");
+fn empty_targets_of_others(rig: &mut Rig) -> Result<()> {
+    with_volumes(rig, |rig, helper| {
+        let pod = rig.kubelet.root().join("pods/pod-1/volumes/kubernetes.io~csi/pv-other");
         fs::create_dir_all(pod.join("mount"))?;
-        stand.kubelet.record(&pod.join("mount"), "other.example", "vol-a")?;
-        let devices = stand.kubelet.root().join("plugins/kubernetes.io/csi/volumeDevices/publish/pv-other");
+        rig.kubelet.record(&pod.join("mount"), "other.example", "vol-a")?;
+        let devices = rig.kubelet.root().join("plugins/kubernetes.io/csi/volumeDevices/publish/pv-other");
         fs::create_dir_all(&devices)?;
-        stand.kubelet.block_record("pv-other", "other.example", "vol-b")?;
+        rig.kubelet.block_record("pv-other", "other.example", "vol-b")?;
         for (path, mode) in
-            [(devices.join("pod-1"), 0o600), (devices.join("pod-2"), 0o660), (stand.target("file"), 0o644)]
+            [(devices.join("pod-1"), 0o600), (devices.join("pod-2"), 0o660), (rig.target("file"), 0o644)]
         {
             fs::File::create(&path)?;
             set_mode(&path, mode)?;
         }
-        fs::create_dir(stand.target("directory"))?;
-        set_mode(&stand.target("directory"), 0o750)?;
+        fs::create_dir(rig.target("directory"))?;
+        set_mode(&rig.target("directory"), 0o750)?;
         for (id, name, path) in [
             ("vol-a", "kubelet-pods", "pod-1/volumes/kubernetes.io~csi/pv-other/mount"),
             ("vol-b", "kubelet-csi", "volumeDevices/publish/pv-other/pod-1"),
@@ -420,31 +412,31 @@ fn empty_targets_of_others(stand: &mut Stand) -> Result<()> {
         for path in [pod.join("mount"), devices.join("pod-1"), devices.join("pod-2")] {
             ensure!(path.exists(), "{} was removed", path.display());
         }
-        fs::remove_dir(stand.target("directory")).context("the empty directory")?;
-        fs::remove_file(stand.target("file")).context("the empty file")?;
+        fs::remove_dir(rig.target("directory")).context("the empty directory")?;
+        fs::remove_file(rig.target("file")).context("the empty file")?;
         Ok(())
     })
 }
 
 /// The helper may be killed after it has made a target, or before it has removed one.
-fn what_a_crash_has_left_at_a_target_is_removed(stand: &mut Stand) -> Result<()> {
-    with_volumes(stand, |stand, helper| {
+fn what_a_crash_has_left_at_a_target_is_removed(rig: &mut Rig) -> Result<()> {
+    with_volumes(rig, |rig, helper| {
         for (id, path) in [("vol-a", "a"), ("vol-b", "b")] {
             let [publish, unpublish] = at(id, &target("work", path));
             helper.ask(&publish)?;
-            unmount(stand.target(path), UnmountFlags::NOFOLLOW)?;
+            unmount(rig.target(path), UnmountFlags::NOFOLLOW)?;
             // Only what it looks like tells the next helper whose it was.
-            let left = fs::metadata(stand.target(path))?;
+            let left = fs::metadata(rig.target(path))?;
             helper.ask(&unpublish)?;
-            ensure!(!stand.target(path).exists());
+            ensure!(!rig.target(path).exists());
             if left.is_dir() {
-                fs::create_dir(stand.target(path))?
+                fs::create_dir(rig.target(path))?
             } else {
-                drop(fs::File::create(stand.target(path))?)
+                drop(fs::File::create(rig.target(path))?)
             }
-            set_mode(&stand.target(path), left.mode() & 0o7777)?;
+            set_mode(&rig.target(path), left.mode() & 0o7777)?;
             helper.ask(&unpublish)?;
-            ensure!(!stand.target(path).exists(), "{path} is left");
+            ensure!(!rig.target(path).exists(), "{path} is left");
         }
         Ok(())
     })

@@ -8,7 +8,7 @@ use bulkhead_protocol::Range;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::{fill, image, ranges, take};
 
@@ -28,12 +28,12 @@ fn blocks(path: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(fs::read(path)?.chunks(BLOCK as usize).map(<[u8]>::to_vec).collect())
 }
 
-fn every_block_that_differs_is_told_and_no_other(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn every_block_that_differs_is_told_and_no_other(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "vol-a"))?;
-    let (device, mut random) = (stand.target("vol-a"), Random::new(7));
+    let (device, mut random) = (rig.target("vol-a"), Random::new(7));
     let count = usize::try_from(SIZE / BLOCK)?;
     let mut rewritten = Vec::new();
     for round in 1..=3_u8 {
@@ -44,7 +44,7 @@ fn every_block_that_differs_is_told_and_no_other(stand: &mut Stand) -> Result<()
         }
         take(&helper, "vol-a", &format!("snap-{round}"))?;
     }
-    let images = [1, 2, 3].map(|round| blocks(&image(stand, &format!("snap-{round}"))));
+    let images = [1, 2, 3].map(|round| blocks(&image(rig, &format!("snap-{round}"))));
     let [one, two, three] = images;
     let (one, two, three) = (one?, two?, three?);
     for (base, old, id, new) in

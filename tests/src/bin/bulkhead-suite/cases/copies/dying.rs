@@ -10,7 +10,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{mount_image, run};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 
@@ -28,58 +28,58 @@ const SIZE: u64 = 4 << 20;
 /// copy gets its name.
 const CALLS: [&str; 4] = ["fsync", "fsetxattr", "ftruncate", "renameat2"];
 
-fn a_pool_that_shuts_down_while_a_snapshot_is_taken(stand: &mut Stand) -> Result<()> {
-    each_call(stand, &create_snapshot("vol-a", "new"))
+fn a_pool_that_shuts_down_while_a_snapshot_is_taken(rig: &mut Rig) -> Result<()> {
+    each_call(rig, &create_snapshot("vol-a", "new"))
 }
 
-fn a_pool_that_shuts_down_while_a_snapshot_is_restored(stand: &mut Stand) -> Result<()> {
-    each_call(stand, &create_from("new", image_spec(2 * SIZE), "snap-1"))
+fn a_pool_that_shuts_down_while_a_snapshot_is_restored(rig: &mut Rig) -> Result<()> {
+    each_call(rig, &create_from("new", image_spec(2 * SIZE), "snap-1"))
 }
 
-fn a_pool_that_shuts_down_while_a_volume_is_cloned(stand: &mut Stand) -> Result<()> {
-    each_call(stand, &create_from("new", image_spec(SIZE), "vol-a"))
+fn a_pool_that_shuts_down_while_a_volume_is_cloned(rig: &mut Rig) -> Result<()> {
+    each_call(rig, &create_from("new", image_spec(SIZE), "vol-a"))
 }
 
-fn each_call(stand: &mut Stand, request: &Request) -> Result<()> {
+fn each_call(rig: &mut Rig, request: &Request) -> Result<()> {
     // What the kernel lets strace delay is not on the list of what the helper may call.
-    stand.helper_flags.push("--seccomp=log".to_owned());
-    stand.add_pool("default")?;
-    stand.add_pool("other")?;
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    rig.add_pool("default")?;
+    rig.add_pool("other")?;
     for call in CALLS {
-        stand.start_helper()?;
-        dies_in(stand, request, call).with_context(|| call)?;
-        stand.stop_helper()?;
+        rig.start_helper()?;
+        dies_in(rig, request, call).with_context(|| call)?;
+        rig.stop_helper()?;
     }
-    stand.helper_flags.clear();
-    stand.start_helper()
+    rig.helper_flags.clear();
+    rig.start_helper()
 }
 
-fn dies_in(stand: &mut Stand, request: &Request, call: &str) -> Result<()> {
-    let helper = stand.helper()?;
+fn dies_in(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
+    let helper = rig.helper()?;
     for request in [create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")] {
         helper.ask(&request)?;
     }
-    fill(&stand.target("vol-a"), 1, 0, SIZE)?;
+    fill(&rig.target("vol-a"), 1, 0, SIZE)?;
     take(&helper, "vol-a", "snap-1")?;
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
-    fill(&stand.target("vol-a"), 2, 0, SIZE)?;
-    let process = i32::try_from(stand.running_helper()?.pid())?;
-    let delayed = Tracer::delay(process, call, stand.patience(Duration::from_secs(30)))?;
+    fill(&rig.target("vol-a"), 2, 0, SIZE)?;
+    let process = i32::try_from(rig.running_helper()?.pid())?;
+    let delayed = Tracer::delay(process, call, rig.patience(Duration::from_secs(30)))?;
     helper.send(&encode(request)?)?;
     ensure!(!helper.is_answered(Duration::from_millis(300))?, "it does not come to {call}");
-    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&stand.pool().directory))?;
+    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&rig.pool().directory))?;
     drop(delayed);
     let response: Response = decode(&helper.receive()?.context("the connection is closed")?)?;
     let told = response.err().context("it is answered as done")?;
     ensure!(told.message.as_str().contains("new") || told.message.as_str().contains("vol-a"), "{told}");
-    check_dead(stand, request)?;
-    repair(stand)?;
-    check_kept(stand, request)
+    check_dead(rig, request)?;
+    repair(rig)?;
+    check_kept(rig, request)
 }
 
 /// What a dead pool answers; the other one is served as before.
-fn check_dead(stand: &Stand, request: &Request) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_dead(rig: &Rig, request: &Request) -> Result<()> {
+    let helper = rig.helper()?;
     for _ in 0..3 {
         let response = helper.request(request)?;
         ensure!(response.is_err(), "repeated, it is answered with {response:?}");
@@ -97,34 +97,34 @@ fn check_dead(stand: &Stand, request: &Request) -> Result<()> {
 }
 
 /// Mounts the pool anew, which repairs it, and starts another helper.
-pub fn repair(stand: &mut Stand) -> Result<()> {
-    stand.kill_helper()?;
-    let (directory, patience) = (stand.pool().directory.clone(), stand.patience(Duration::from_secs(15)));
+pub fn repair(rig: &mut Rig) -> Result<()> {
+    rig.kill_helper()?;
+    let (directory, patience) = (rig.pool().directory.clone(), rig.patience(Duration::from_secs(15)));
     wait::until(patience, || mounts::unmount_all(&directory))?;
     wait::until(patience, || {
         // As long as the helper's processes end, it is the old one.
         mounts::unmount_all(&directory)?;
-        mount_image(&stand.setting, &directory.with_extension("disk"), &directory)?;
+        mount_image(&rig.run_options, &directory.with_extension("disk"), &directory)?;
         std::fs::File::open(directory.join(".bulkhead")).map(drop).context("the filesystem")
     })?;
-    stand.start_helper()
+    rig.start_helper()
 }
 
 /// What was answered as done is there and whole, nothing else is, and the request that failed succeeds.
-fn check_kept(stand: &Stand, request: &Request) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_kept(rig: &Rig, request: &Request) -> Result<()> {
+    let helper = rig.helper()?;
     ensure!(listed(&helper, None)?.iter().any(|found| found.snapshot == volume("snap-1")), "a snapshot is lost");
     for id in [volume("vol-a"), volume("vol-b")] {
         ensure!(volumes(&helper)?.contains(&id), "{id} is lost");
     }
-    check_filled(&image(stand, "snap-1"), 1, 0, SIZE)?;
-    check_filled(&image(stand, "vol-b"), 1, 0, SIZE)?;
-    check_filled(&image(stand, "vol-a"), 2, 0, SIZE)?;
+    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
+    check_filled(&image(rig, "vol-b"), 1, 0, SIZE)?;
+    check_filled(&image(rig, "vol-a"), 2, 0, SIZE)?;
     helper.ask_patiently(request)?;
     let of_snapshot = matches!(request, Request::CreateFrom { source, .. } if *source == volume("snap-1"));
-    check_filled(&image(stand, "new"), if of_snapshot { 1 } else { 2 }, 0, SIZE)?;
-    wait::until(stand.patience(Duration::from_secs(10)), || {
-        let entries = stand.pool().entries()?;
+    check_filled(&image(rig, "new"), if of_snapshot { 1 } else { 2 }, 0, SIZE)?;
+    wait::until(rig.patience(Duration::from_secs(10)), || {
+        let entries = rig.pool().entries()?;
         ensure!(entries == ["new", "snap-1", "vol-a", "vol-b"], "{entries:?}");
         Ok(())
     })?;
@@ -133,8 +133,8 @@ fn check_kept(stand: &Stand, request: &Request) -> Result<()> {
     for request in [last, delete_snapshot("snap-1"), delete("vol-a"), delete("vol-b")] {
         helper.ask(&request)?;
     }
-    wait::until(stand.patience(Duration::from_secs(10)), || {
-        let (entries, status) = (stand.pool().entries()?, helper.pool_status("default")?);
+    wait::until(rig.patience(Duration::from_secs(10)), || {
+        let (entries, status) = (rig.pool().entries()?, helper.pool_status("default")?);
         ensure!(entries.is_empty() && status.promised == 0 && status.emptying == 0, "{entries:?} {status:?}");
         Ok(())
     })

@@ -7,7 +7,7 @@ use bulkhead_protocol::{Bytes, ErrorKind, Reply};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::sharing::sharing;
 use super::{listed, take};
@@ -20,11 +20,11 @@ cases! {
     a_copy_counts_as_a_filesystem: Bare + Xfs,
 }
 
-fn start(stand: &mut Stand, filesystems: u32) -> Result<HelperClient> {
-    make_pool(stand, filesystems)?;
-    ensure!(stand.helper_flags == helper_flags());
-    stand.start_helper()?;
-    stand.helper()
+fn start(rig: &mut Rig, filesystems: u32) -> Result<HelperClient> {
+    make_pool(rig, filesystems)?;
+    ensure!(rig.helper_flags == helper_flags());
+    rig.start_helper()?;
+    rig.helper()
 }
 
 fn publish(helper: &HelperClient, id: &str) -> Result<()> {
@@ -33,18 +33,18 @@ fn publish(helper: &HelperClient, id: &str) -> Result<()> {
 }
 
 /// Ends a volume, and checks what it leaves.
-fn end(stand: &Stand, helper: &HelperClient, id: &str) -> Result<()> {
+fn end(rig: &Rig, helper: &HelperClient, id: &str) -> Result<()> {
     helper.ask(&unbind(id, id))?;
     helper.ask(&unmount_filesystem(id))?;
-    check_image(stand, id).with_context(|| format!("the filesystem of {id}"))?;
+    check_image(rig, id).with_context(|| format!("the filesystem of {id}"))?;
     helper.ask(&delete(id)).map(drop)
 }
 
-fn a_filesystem_is_restored_as_it_was(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand, 4)?;
+fn a_filesystem_is_restored_as_it_was(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig, 4)?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     publish(&helper, "vol-a")?;
-    let file = |id: &str| stand.target(id).join("file");
+    let file = |id: &str| rig.target(id).join("file");
     // Not synced: the snapshot sees to that.
     fs::write(file("vol-a"), "before")?;
     let snapshot = take(&helper, "vol-a", "snap-1")?;
@@ -59,26 +59,26 @@ fn a_filesystem_is_restored_as_it_was(stand: &mut Stand) -> Result<()> {
         publish(&helper, id)?;
         ensure!(fs::read_to_string(file(id))? == content, "{id}");
     }
-    let space = rustix::fs::statvfs(stand.target("vol-b"))?;
+    let space = rustix::fs::statvfs(rig.target("vol-b"))?;
     ensure!(space.f_blocks * space.f_frsize > SIZE * 3 / 2, "{} blocks", space.f_blocks);
     // All of them are mounted at once, although they have one uuid.
     fs::write(file("vol-b"), "own")?;
     ensure!(fs::read_to_string(file("vol-a"))? == "after");
     for id in ["vol-a", "vol-b", "vol-c"] {
-        end(stand, &helper, id)?;
+        end(rig, &helper, id)?;
     }
     ensure!(listed(&helper, Some("vol-a"))?.len() == 1);
     helper.ask(&delete_snapshot("snap-1"))?;
-    check_detached(stand)
+    check_detached(rig)
 }
 
 /// Files are written and synced while snapshots are taken. Each must hold all that was synced before it.
-fn a_snapshot_of_a_filesystem_in_use_is_whole(stand: &mut Stand) -> Result<()> {
+fn a_snapshot_of_a_filesystem_in_use_is_whole(rig: &mut Rig) -> Result<()> {
     const SNAPSHOTS: usize = 12;
-    let helper = start(stand, 4)?;
+    let helper = start(rig, 4)?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     publish(&helper, "vol-a")?;
-    let (directory, is_over) = (stand.target("vol-a"), std::sync::atomic::AtomicBool::new(false));
+    let (directory, is_over) = (rig.target("vol-a"), std::sync::atomic::AtomicBool::new(false));
     let synced = std::sync::atomic::AtomicUsize::new(0);
     let written = std::thread::scope(|scope| -> Result<Vec<usize>> {
         let write = scope.spawn(|| -> Result<()> {
@@ -110,26 +110,25 @@ fn a_snapshot_of_a_filesystem_in_use_is_whole(stand: &mut Stand) -> Result<()> {
         helper.ask(&create_from("vol-b", filesystem_spec(SIZE), &snapshot))?;
         publish(&helper, "vol-b")?;
         for file in 1..=files {
-            let content = fs::read(stand.target("vol-b").join(format!("file-{file}")))?;
+            let content = fs::read(rig.target("vol-b").join(format!("file-{file}")))?;
             ensure!(content == file.to_string().into_bytes().repeat(1000), "{snapshot}: file-{file}");
         }
-        end(stand, &helper, "vol-b")?;
+        end(rig, &helper, "vol-b")?;
         helper.ask(&delete_snapshot(&snapshot))?;
     }
-    end(stand, &helper, "vol-a")
+    end(rig, &helper, "vol-a")
 }
 
 /// A pod with the capability for it has frozen its filesystem: all that it wrote is on disk then.
-fn a_frozen_filesystem_holds_up_nobody_else(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand, 4)?;
+fn a_frozen_filesystem_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig, 4)?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, filesystem_spec(SIZE)))?;
         publish(&helper, id)?;
-        fs::write(stand.target(id).join("file"), id)?;
+        fs::write(rig.target(id).join("file"), id)?;
     }
-    let freeze = |how: &str| {
-        bulkhead_tests::pool::run(std::process::Command::new("fsfreeze").arg(how).arg(stand.target("vol-a")))
-    };
+    let freeze =
+        |how: &str| bulkhead_tests::pool::run(std::process::Command::new("fsfreeze").arg(how).arg(rig.target("vol-a")));
     freeze("--freeze")?;
     let taken = take(&helper, "vol-a", "snap-a");
     let other = take(&helper, "vol-b", "snap-b");
@@ -139,16 +138,16 @@ fn a_frozen_filesystem_holds_up_nobody_else(stand: &mut Stand) -> Result<()> {
     for (id, snapshot) in [("vol-a", "snap-a"), ("vol-b", "snap-b")] {
         helper.ask(&create_from("vol-c", filesystem_spec(SIZE), snapshot))?;
         publish(&helper, "vol-c")?;
-        ensure!(fs::read_to_string(stand.target("vol-c").join("file"))? == id);
-        end(stand, &helper, "vol-c")?;
+        ensure!(fs::read_to_string(rig.target("vol-c").join("file"))? == id);
+        end(rig, &helper, "vol-c")?;
         helper.ask(&delete_snapshot(snapshot))?;
-        end(stand, &helper, id)?;
+        end(rig, &helper, id)?;
     }
     Ok(())
 }
 
-fn a_copy_counts_as_a_filesystem(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand, 1)?;
+fn a_copy_counts_as_a_filesystem(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig, 1)?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     // A snapshot is not mounted, and does not count.
     take(&helper, "vol-a", "snap-1")?;

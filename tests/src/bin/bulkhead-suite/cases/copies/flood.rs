@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, PoolStatus, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 use super::promises::{end, publish, rest, rewrite_in_pieces};
@@ -21,10 +21,10 @@ cases! {
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 24 * MIB;
 
-fn start(stand: &mut Stand) -> Result<HelperClient> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    stand.helper()
+fn start(rig: &mut Rig) -> Result<HelperClient> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    rig.helper()
 }
 
 /// The id of one of them.
@@ -45,16 +45,16 @@ fn take_all(helper: &HelperClient, of: &str, most: usize, before_each: impl Fn(u
     bail!("{most} snapshots find room: {:?}", helper.pool_status("default")?)
 }
 
-fn delete_all(stand: &Stand, helper: &HelperClient) -> Result<()> {
+fn delete_all(rig: &Rig, helper: &HelperClient) -> Result<()> {
     for snapshot in listed(helper, None)? {
         helper.ask(&Request::DeleteSnapshot { snapshot: snapshot.snapshot })?;
     }
-    gone(stand)
+    gone(rig)
 }
 
 /// Waits until a pool has as much room as it had.
-fn check_room(stand: &Stand, helper: &HelperClient, before: &PoolStatus) -> Result<()> {
-    wait::until(stand.patience(Duration::from_secs(10)), || {
+fn check_room(rig: &Rig, helper: &HelperClient, before: &PoolStatus) -> Result<()> {
+    wait::until(rig.patience(Duration::from_secs(10)), || {
         let after = helper.pool_status("default")?;
         ensure!(after.promised == before.promised, "{before:?}, and in the end {after:?}");
         ensure!(after.available + MIB >= before.available, "{before:?}, and in the end {after:?}");
@@ -62,17 +62,17 @@ fn check_room(stand: &Stand, helper: &HelperClient, before: &PoolStatus) -> Resu
     })
 }
 
-fn snapshots_without_end_take_no_other_volumes_room(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand)?;
+fn snapshots_without_end_take_no_other_volumes_room(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig)?;
     for (id, byte) in [("vol-a", 1), ("vol-b", 9)] {
         helper.ask(&create(id, image_spec(SIZE)))?;
         publish(&helper, id)?;
-        fill(&stand.target(id), byte, 0, SIZE)?;
+        fill(&rig.target(id), byte, 0, SIZE)?;
     }
     take(&helper, "vol-b", "kept")?;
     rest(&helper)?;
     let before = helper.pool_status("default")?;
-    let device = stand.target("vol-a");
+    let device = rig.target("vol-a");
     for round in 0..2 {
         // Each refers to blocks of its own.
         let taken = take_all(&helper, "vol-a", 100, |number| fill(&device, u8::try_from(10 + number)?, 0, SIZE))?;
@@ -80,34 +80,34 @@ fn snapshots_without_end_take_no_other_volumes_room(stand: &mut Stand) -> Result
         // The other volume, whose blocks are shared, is written anew in the worst order, and so is the one that floods.
         for byte in [2, 3] {
             for id in ["vol-b", "vol-a"] {
-                rewrite_in_pieces(stand, id, SIZE, byte)?;
+                rewrite_in_pieces(rig, id, SIZE, byte)?;
             }
         }
-        check_filled(&image(stand, &id(3)), 13, 0, SIZE)?;
-        check_filled(&image(stand, "kept"), 9, 0, SIZE)?;
+        check_filled(&image(rig, &id(3)), 13, 0, SIZE)?;
+        check_filled(&image(rig, "kept"), 9, 0, SIZE)?;
         for number in 0..taken {
             helper.ask(&delete_snapshot(&id(number)))?;
         }
-        gone(stand)?;
-        check_room(stand, &helper, &before)?;
+        gone(rig)?;
+        check_room(rig, &helper, &before)?;
     }
     for id in ["vol-a", "vol-b"] {
         end(&helper, id)?;
     }
-    delete_all(stand, &helper)?;
-    ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+    delete_all(rig, &helper)?;
+    ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
     Ok(())
 }
 
 /// Each takes a directory, a file and what is noted of them, although it refers to nothing. The name of their source is so
 /// long that what is noted of them does not fit into an inode.
-fn snapshots_of_nothing_take_no_other_volumes_room(stand: &mut Stand) -> Result<()> {
-    let (helper, nothing) = (start(stand)?, format!("nothing-{}", "x".repeat(122)));
+fn snapshots_of_nothing_take_no_other_volumes_room(rig: &mut Rig) -> Result<()> {
+    let (helper, nothing) = (start(rig)?, format!("nothing-{}", "x".repeat(122)));
     for id in ["vol-a", &nothing] {
         helper.ask(&create(id, image_spec(SIZE)))?;
     }
     publish(&helper, "vol-a")?;
-    fill(&stand.target("vol-a"), 1, 0, SIZE)?;
+    fill(&rig.target("vol-a"), 1, 0, SIZE)?;
     take(&helper, "vol-a", "kept")?;
     let before = helper.pool_status("default")?;
     // As much is left as some of them take.
@@ -115,16 +115,16 @@ fn snapshots_of_nothing_take_no_other_volumes_room(stand: &mut Stand) -> Result<
     helper.ask(&create("vol-z", image_spec(others)))?;
     // Six thousand would be enough for the write below to fail.
     let taken = take_all(&helper, &nothing, 1000, |_| Ok(()));
-    rewrite_in_pieces(stand, "vol-a", SIZE, 2)?;
-    check_filled(&image(stand, "kept"), 1, 0, SIZE)?;
+    rewrite_in_pieces(rig, "vol-a", SIZE, 2)?;
+    check_filled(&image(rig, "kept"), 1, 0, SIZE)?;
     let taken = taken?;
     helper.ask(&delete("vol-z"))?;
     for number in 0..taken {
         helper.ask(&delete_snapshot(&id(number)))?;
     }
-    gone(stand)?;
-    check_room(stand, &helper, &before)?;
+    gone(rig)?;
+    check_room(rig, &helper, &before)?;
     helper.ask(&delete(&nothing))?;
     end(&helper, "vol-a")?;
-    delete_all(stand, &helper)
+    delete_all(rig, &helper)
 }

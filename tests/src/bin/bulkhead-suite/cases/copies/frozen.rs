@@ -8,7 +8,7 @@ use bulkhead_protocol::{ErrorKind, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 use super::{check_filled, fill, image, listed, ranges, take};
@@ -23,21 +23,21 @@ cases! {
 const SIZE: u64 = 8 << 20;
 
 /// Two pools. The first has vol-a, which is in use, and a snapshot of it.
-fn start(stand: &mut Stand) -> Result<HelperClient> {
-    stand.add_pool("default")?;
-    stand.add_pool("other")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn start(rig: &mut Rig) -> Result<HelperClient> {
+    rig.add_pool("default")?;
+    rig.add_pool("other")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for request in [create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")] {
         helper.ask(&request)?;
     }
-    fill(&stand.target("vol-a"), 1, 0, SIZE)?;
+    fill(&rig.target("vol-a"), 1, 0, SIZE)?;
     take(&helper, "vol-a", "snap-0")?;
     Ok(helper)
 }
 
-fn end(stand: &Stand, made: &[&str]) -> Result<()> {
-    let helper = stand.helper()?;
+fn end(rig: &Rig, made: &[&str]) -> Result<()> {
+    let helper = rig.helper()?;
     for id in made {
         helper.ask_patiently(&delete(id))?;
     }
@@ -47,14 +47,14 @@ fn end(stand: &Stand, made: &[&str]) -> Result<()> {
     for snapshot in listed(&helper, None)? {
         helper.ask(&Request::DeleteSnapshot { snapshot: snapshot.snapshot })?;
     }
-    gone(stand)
+    gone(rig)
 }
 
 /// Waits until nothing is in the pools, nor promised there.
-fn gone(stand: &Stand) -> Result<()> {
-    let helper = stand.helper()?;
-    wait::until(stand.patience(Duration::from_secs(20)), || {
-        for pool in &stand.pools {
+fn gone(rig: &Rig) -> Result<()> {
+    let helper = rig.helper()?;
+    wait::until(rig.patience(Duration::from_secs(20)), || {
+        for pool in &rig.pools {
             let (entries, status) = (pool.entries()?, helper.pool_status(&pool.name)?);
             ensure!(entries.is_empty() && status.promised == 0 && status.emptying == 0, "{entries:?} {status:?}");
         }
@@ -63,8 +63,8 @@ fn gone(stand: &Stand) -> Result<()> {
 }
 
 /// Sends a request, which is not answered now.
-fn ask_in_vain(stand: &Stand, request: &Request) -> Result<HelperClient> {
-    let client = stand.helper()?;
+fn ask_in_vain(rig: &Rig, request: &Request) -> Result<HelperClient> {
+    let client = rig.helper()?;
     client.send(&encode(request)?)?;
     ensure!(!client.is_answered(Duration::from_millis(500))?, "{request:?} does not wait");
     Ok(client)
@@ -75,8 +75,8 @@ fn answer(client: &HelperClient) -> Result<Response> {
 }
 
 /// A whole life in the other pool, and what can be told of the frozen one without a change to it.
-fn check_others(stand: &Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_others(rig: &Rig) -> Result<()> {
+    let helper = rig.helper()?;
     let in_other = |id: &str| -> Result<Request> {
         Ok(Request::Create { volume: volume(id), pool: "other".parse()?, spec: image_spec(SIZE) })
     };
@@ -90,15 +90,15 @@ fn check_others(stand: &Stand) -> Result<()> {
     helper.ask(&Request::Origin { volume: volume("snap-0") })?;
     helper.ask(&Request::Usage { volume: volume("snap-0"), target: None })?;
     ensure!(ranges(&helper, "snap-0", None)?.len() == 1, "what a snapshot holds is told without a change to the pool");
-    check_filled(&image(stand, "snap-0"), 1, 0, SIZE)
+    check_filled(&image(rig, "snap-0"), 1, 0, SIZE)
 }
 
-fn a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand)?;
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
+fn a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig)?;
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
     let requests = [create_snapshot("vol-a", "snap-1"), create_from("vol-b", image_spec(2 * SIZE), "snap-0")];
-    let waiting: Vec<_> = requests.iter().map(|request| ask_in_vain(stand, request)).collect::<Result<_>>()?;
-    check_others(stand)?;
+    let waiting: Vec<_> = requests.iter().map(|request| ask_in_vain(rig, request)).collect::<Result<_>>()?;
+    check_others(rig)?;
     ensure!(listed(&helper, Some("vol-a"))?.len() == 1, "a snapshot is listed before it is there");
     for request in [create_snapshot("vol-a", "snap-1"), create_snapshot("vol-a", "snap-2"), delete("vol-b")] {
         denied(helper.request(&request)?, ErrorKind::Busy, "in progress")?;
@@ -108,61 +108,61 @@ fn a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else(stand: &mut Stand) ->
         let first = answer(client)?.map_err(|error| anyhow::anyhow!("{request:?}: {error}"))?;
         ensure!(helper.ask(request)? == first, "{request:?} is answered otherwise when it is repeated");
     }
-    ensure!(stand.pool().entries()? == ["snap-0", "snap-1", "vol-a", "vol-b"], "{:?}", stand.pool().entries()?);
-    check_filled(&image(stand, "snap-1"), 1, 0, SIZE)?;
-    check_filled(&image(stand, "vol-b"), 1, 0, SIZE)?;
-    end(stand, &["vol-b"])
+    ensure!(rig.pool().entries()? == ["snap-0", "snap-1", "vol-a", "vol-b"], "{:?}", rig.pool().entries()?);
+    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
+    check_filled(&image(rig, "vol-b"), 1, 0, SIZE)?;
+    end(rig, &["vol-b"])
 }
 
 /// Its threads end only when the pool answers again; what they were about to make is then made or not, and never in part.
-fn a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy(stand: &mut Stand) -> Result<()> {
-    drop(start(stand)?);
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
+fn a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy(rig: &mut Rig) -> Result<()> {
+    drop(start(rig)?);
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
     let requests = [create_snapshot("vol-a", "snap-1"), create_from("vol-b", image_spec(2 * SIZE), "snap-0")];
-    let waiting: Vec<_> = requests.iter().map(|request| ask_in_vain(stand, request)).collect::<Result<_>>()?;
+    let waiting: Vec<_> = requests.iter().map(|request| ask_in_vain(rig, request)).collect::<Result<_>>()?;
     rustix::process::kill_process(
-        rustix::process::Pid::from_raw(i32::try_from(stand.running_helper()?.pid())?).context("a process id")?,
+        rustix::process::Pid::from_raw(i32::try_from(rig.running_helper()?.pid())?).context("a process id")?,
         rustix::process::Signal::KILL,
     )?;
     drop(frozen);
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     drop(waiting);
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for request in &requests {
         let first = helper.ask(request)?;
         ensure!(helper.ask(request)? == first, "{request:?} is answered otherwise when it is repeated");
     }
-    wait::until(stand.patience(Duration::from_secs(20)), || {
-        let entries = stand.pool().entries()?;
+    wait::until(rig.patience(Duration::from_secs(20)), || {
+        let entries = rig.pool().entries()?;
         ensure!(entries == ["snap-0", "snap-1", "vol-a", "vol-b"], "{entries:?}");
         Ok(())
     })?;
-    check_filled(&image(stand, "snap-1"), 1, 0, SIZE)?;
-    check_filled(&image(stand, "vol-b"), 1, 0, SIZE)?;
-    end(stand, &["vol-b"])
+    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
+    check_filled(&image(rig, "vol-b"), 1, 0, SIZE)?;
+    end(rig, &["vol-b"])
 }
 
 /// Each ties up a thread. The other pool's requests have threads of their own.
-fn more_copies_than_a_frozen_pool_admits_are_refused(stand: &mut Stand) -> Result<()> {
+fn more_copies_than_a_frozen_pool_admits_are_refused(rig: &mut Rig) -> Result<()> {
     const CLIENTS: usize = 24;
-    let helper = start(stand)?;
+    let helper = start(rig)?;
     let ids: Vec<String> = (0..CLIENTS).map(|number| format!("src-{number:02}")).collect();
     for id in &ids {
         helper.ask(&create(id, image_spec(1 << 20)))?;
     }
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
     let mut waiting = Vec::new();
     for (number, id) in ids.iter().enumerate() {
         let request = match number % 2 {
             0 => create_snapshot(id, &format!("snap-{id}")),
             _ => create_from(&format!("copy-{id}"), image_spec(1 << 20), id),
         };
-        let client = stand.helper()?;
+        let client = rig.helper()?;
         client.send(&encode(&request)?)?;
         waiting.push((client, request));
     }
-    std::thread::sleep(stand.patience(Duration::from_secs(1)));
+    std::thread::sleep(rig.patience(Duration::from_secs(1)));
     let mut refused = Vec::new();
     for (client, request) in &waiting {
         if client.is_answered(Duration::ZERO)? {
@@ -189,6 +189,6 @@ fn more_copies_than_a_frozen_pool_admits_are_refused(stand: &mut Stand) -> Resul
     let copies: Vec<String> =
         ids.iter().enumerate().filter(|(number, _)| number % 2 == 1).map(|(_, id)| format!("copy-{id}")).collect();
     let made: Vec<&str> = ids.iter().chain(&copies).map(String::as_str).collect();
-    ensure!(stand.pool().entries()?.len() == 2 + ids.len() + CLIENTS, "{:?}", stand.pool().entries()?);
-    end(stand, &made)
+    ensure!(rig.pool().entries()?.len() == 2 + ids.len() + CLIENTS, "{:?}", rig.pool().entries()?);
+    end(rig, &made)
 }

@@ -7,7 +7,7 @@ use bulkhead_protocol::{BlockSize, ErrorKind, Inodes, MountFlags, Request, Snaps
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::take;
 use crate::cases::filesystems::{SIZE, make_pool};
@@ -21,10 +21,10 @@ cases! {
     an_older_client_neither_sees_snapshots_nor_makes_any: Bare + Xfs,
 }
 
-fn start(stand: &mut Stand) -> Result<HelperClient> {
-    make_pool(stand, 4)?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn start(rig: &mut Rig) -> Result<HelperClient> {
+    make_pool(rig, 4)?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for (id, spec) in
         [("vol-a", filesystem_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(1 << 20))]
     {
@@ -45,8 +45,8 @@ fn with(size: u64, kind: VolumeKind) -> VolumeSpec {
     VolumeSpec { kind, ..image_spec(size) }
 }
 
-fn no_copy_is_of_another_kind_than_its_source(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand)?;
+fn no_copy_is_of_another_kind_than_its_source(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig)?;
     take(&helper, "vol-a", "snap-a")?;
     take(&helper, "vol-b", "snap-b")?;
     let directory = directory_spec(SIZE);
@@ -74,15 +74,15 @@ fn no_copy_is_of_another_kind_than_its_source(stand: &mut Stand) -> Result<()> {
     for spec in snapshots {
         denied(helper.request(&create("vol-d", spec))?, ErrorKind::Invalid, "snapshot")?;
     }
-    ensure!(stand.pool().entries()? == ["snap-a", "snap-b", "vol-a", "vol-b", "vol-c"], "nothing else is left");
+    ensure!(rig.pool().entries()? == ["snap-a", "snap-b", "vol-a", "vol-b", "vol-c"], "nothing else is left");
     for id in ["snap-a", "snap-b"] {
         helper.ask(&delete_snapshot(id))?;
     }
     end(&helper)
 }
 
-fn a_snapshot_is_nothing_but_a_snapshot(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand)?;
+fn a_snapshot_is_nothing_but_a_snapshot(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig)?;
     take(&helper, "vol-a", "snap-a")?;
     take(&helper, "vol-b", "snap-b")?;
     for id in ["snap-a", "snap-b"] {
@@ -127,11 +127,11 @@ fn a_snapshot_is_nothing_but_a_snapshot(stand: &mut Stand) -> Result<()> {
     end(&helper)
 }
 
-fn a_copy_stays_in_the_pool_of_its_source(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("other")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn a_copy_stays_in_the_pool_of_its_source(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("other")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(1 << 20)))?;
     take(&helper, "vol-a", "snap-a")?;
     for source in ["vol-a", "snap-a"] {
@@ -168,12 +168,12 @@ fn a_copy_stays_in_the_pool_of_its_source(stand: &mut Stand) -> Result<()> {
 }
 
 /// Root copies records about: a snapshot of a tenant's device with the record of one of a filesystem, and the reverse.
-fn a_record_of_another_kind_is_not_served(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand)?;
+fn a_record_of_another_kind_is_not_served(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig)?;
     take(&helper, "vol-a", "snap-a")?;
     take(&helper, "vol-b", "snap-b")?;
-    stand.stop_helper()?;
-    let pool = stand.pool().clone();
+    rig.stop_helper()?;
+    let pool = rig.pool().clone();
     let record = |id: &str| -> Result<Vec<u8>> {
         let mut value = vec![0; 512];
         let length = rustix::fs::getxattr(pool.volume(id), "trusted.bulkhead", &mut value[..])?;
@@ -186,32 +186,32 @@ fn a_record_of_another_kind_is_not_served(stand: &mut Stand) -> Result<()> {
     };
     set("snap-a", &records[1])?;
     set("snap-b", &records[0])?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for id in ["snap-a", "snap-b"] {
         for spec in [filesystem_spec(SIZE), image_spec(SIZE)] {
             denied(helper.request(&create_from("vol-d", spec, id))?, ErrorKind::PoolBroken, "its image is not")?;
         }
     }
-    stand.stop_helper()?;
+    rig.stop_helper()?;
     set("snap-a", &records[0])?;
     set("snap-b", &records[1])?;
-    rustix::fs::removexattr(stand.pool().volume("snap-b"), "trusted.bulkhead.origin")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rustix::fs::removexattr(rig.pool().volume("snap-b"), "trusted.bulkhead.origin")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     denied(helper.request(&create_from("vol-d", image_spec(SIZE), "snap-b"))?, ErrorKind::PoolBroken, "copy of")?;
     helper.ask(&delete_snapshot("snap-a"))?;
-    stand.stop_helper()?;
-    std::fs::remove_dir_all(stand.pool().volume("snap-b"))?;
-    stand.start_helper()?;
-    end(&stand.helper()?)
+    rig.stop_helper()?;
+    std::fs::remove_dir_all(rig.pool().volume("snap-b"))?;
+    rig.start_helper()?;
+    end(&rig.helper()?)
 }
 
 /// Root restores the wrong file while the helper serves. XFS gives it the number of the inode that was just removed.
-fn a_tenants_image_in_place_of_a_filesystems_is_not_copied(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand)?;
+fn a_tenants_image_in_place_of_a_filesystems_is_not_copied(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig)?;
     take(&helper, "vol-a", "snap-a")?;
-    let (device, pool) = (super::image(stand, "vol-b"), stand.pool().clone());
+    let (device, pool) = (super::image(rig, "vol-b"), rig.pool().clone());
     std::fs::File::options().write(true).open(&device)?.sync_all()?;
     for (id, snapshot) in [("vol-a", "snap-d"), ("snap-a", "")] {
         let image = pool.volume(id).join("image");
@@ -235,10 +235,10 @@ fn a_tenants_image_in_place_of_a_filesystems_is_not_copied(stand: &mut Stand) ->
     end(&helper)
 }
 
-fn an_older_client_neither_sees_snapshots_nor_makes_any(stand: &mut Stand) -> Result<()> {
-    let helper = start(stand)?;
+fn an_older_client_neither_sees_snapshots_nor_makes_any(rig: &mut Rig) -> Result<()> {
+    let helper = start(rig)?;
     take(&helper, "vol-b", "snap-b")?;
-    let older = HelperClient::connect(&stand.helper_socket())?;
+    let older = HelperClient::connect(&rig.helper_socket())?;
     ensure!(older.hello(3)?.version == 3);
     for request in [
         create_snapshot("vol-b", "snap-c"),

@@ -8,7 +8,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::{allocated, check_filled, fill, image, listed, origin, take, volumes};
 
@@ -26,12 +26,12 @@ cases! {
 const SIZE: u64 = 16 << 20;
 
 /// A block volume that holds ones, attached and published at the target of its name.
-fn publish_new(stand: &Stand, id: &str) -> Result<HelperClient> {
-    let helper = stand.helper()?;
+fn publish_new(rig: &Rig, id: &str) -> Result<HelperClient> {
+    let helper = rig.helper()?;
     helper.ask(&create(id, image_spec(SIZE)))?;
     helper.ask(&attach(id))?;
     helper.ask(&make_device(id, id))?;
-    fill(&stand.target(id), 1, 0, SIZE)?;
+    fill(&rig.target(id), 1, 0, SIZE)?;
     Ok(helper)
 }
 
@@ -42,16 +42,16 @@ fn end(helper: &HelperClient, id: &str) -> Result<()> {
     Ok(())
 }
 
-fn a_snapshot_keeps_what_was_written_before_it(stand: &mut Stand) -> Result<()> {
-    let helper = publish_new(stand, "vol-a")?;
+fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
+    let helper = publish_new(rig, "vol-a")?;
     let before = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let snapshot = take(&helper, "vol-a", "snap-1")?;
     let after = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     ensure!((before..=after).contains(&snapshot.origin.copied.into()), "{snapshot:?}");
     ensure!(snapshot.size == bytes(SIZE) && snapshot.block && snapshot.allocated >= SIZE, "{snapshot:?}");
     ensure!(snapshot.origin.source == volume("vol-a") && snapshot.origin.family == volume("vol-a"), "{snapshot:?}");
-    fill(&stand.target("vol-a"), 2, 0, SIZE / 2)?;
-    check_filled(&image(stand, "snap-1"), 1, 0, SIZE)?;
+    fill(&rig.target("vol-a"), 2, 0, SIZE / 2)?;
+    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
     // A larger one, whose end reads as zeros; and a copy of the volume as it is now.
     ensure!(helper.ask(&create_from("vol-b", image_spec(2 * SIZE), "snap-1"))? == Reply::Size(bytes(2 * SIZE)));
     helper.ask(&create_from("vol-c", image_spec(SIZE), "vol-a"))?;
@@ -59,14 +59,14 @@ fn a_snapshot_keeps_what_was_written_before_it(stand: &mut Stand) -> Result<()> 
         helper.ask(&attach(id))?;
         helper.ask(&make_device(id, id))?;
     }
-    check_filled(&stand.target("vol-b"), 1, 0, SIZE)?;
-    check_filled(&stand.target("vol-b"), 0, SIZE, SIZE)?;
-    check_filled(&stand.target("vol-c"), 2, 0, SIZE / 2)?;
-    check_filled(&stand.target("vol-c"), 1, SIZE / 2, SIZE / 2)?;
+    check_filled(&rig.target("vol-b"), 1, 0, SIZE)?;
+    check_filled(&rig.target("vol-b"), 0, SIZE, SIZE)?;
+    check_filled(&rig.target("vol-c"), 2, 0, SIZE / 2)?;
+    check_filled(&rig.target("vol-c"), 1, SIZE / 2, SIZE / 2)?;
     // Each is written to on its own.
-    fill(&stand.target("vol-b"), 3, 0, SIZE)?;
-    check_filled(&image(stand, "snap-1"), 1, 0, SIZE)?;
-    check_filled(&stand.target("vol-a"), 2, 0, SIZE / 2)?;
+    fill(&rig.target("vol-b"), 3, 0, SIZE)?;
+    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
+    check_filled(&rig.target("vol-a"), 2, 0, SIZE / 2)?;
     // A copy of a copy is of the same family.
     let second = take(&helper, "vol-b", "snap-2")?;
     ensure!(second.origin.source == volume("vol-b") && second.origin.family == volume("vol-a"), "{second:?}");
@@ -80,56 +80,56 @@ fn a_snapshot_keeps_what_was_written_before_it(stand: &mut Stand) -> Result<()> 
 }
 
 /// What was allocated and never written has no blocks in a snapshot, and has them again in what is restored from it.
-fn a_restored_volume_is_as_thick_as_any_other(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_restored_volume_is_as_thick_as_any_other(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "vol-a"))?;
     for at in [1, 5, 9] {
-        fill(&stand.target("vol-a"), 7, at << 20, 4096)?;
+        fill(&rig.target("vol-a"), 7, at << 20, 4096)?;
     }
     let snapshot = take(&helper, "vol-a", "snap-1")?;
     ensure!(snapshot.allocated < SIZE / 2 && snapshot.allocated >= 3 * 4096, "{snapshot:?}");
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
     helper.ask(&create_from("vol-c", image_spec(2 * SIZE), "vol-a"))?;
-    ensure!(allocated(&image(stand, "vol-b"))? >= SIZE && allocated(&image(stand, "vol-c"))? >= 2 * SIZE);
+    ensure!(allocated(&image(rig, "vol-b"))? >= SIZE && allocated(&image(rig, "vol-c"))? >= 2 * SIZE);
     let mut sparse = image_spec(SIZE);
     if let VolumeKind::Image { sparse, .. } = &mut sparse.kind {
         *sparse = true;
     }
     helper.ask(&create_from("vol-d", sparse, "snap-1"))?;
-    ensure!(allocated(&image(stand, "vol-d"))? < SIZE / 2);
+    ensure!(allocated(&image(rig, "vol-d"))? < SIZE / 2);
     for id in ["vol-b", "vol-c", "vol-d"] {
-        check_filled(&image(stand, id), 7, 5 << 20, 4096)?;
-        check_filled(&image(stand, id), 0, 6 << 20, 1 << 20)?;
+        check_filled(&image(rig, id), 7, 5 << 20, 4096)?;
+        check_filled(&image(rig, id), 0, 6 << 20, 1 << 20)?;
         helper.ask(&delete(id))?;
     }
     end(&helper, "vol-a")?;
     helper.ask(&delete_snapshot("snap-1")).map(drop)
 }
 
-fn sources_and_copies_are_deleted_in_any_order(stand: &mut Stand) -> Result<()> {
-    let helper = publish_new(stand, "vol-a")?;
+fn sources_and_copies_are_deleted_in_any_order(rig: &mut Rig) -> Result<()> {
+    let helper = publish_new(rig, "vol-a")?;
     take(&helper, "vol-a", "snap-1")?;
     end(&helper, "vol-a")?;
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
     helper.ask(&delete_snapshot("snap-1"))?;
-    check_filled(&image(stand, "vol-b"), 1, 0, SIZE)?;
+    check_filled(&image(rig, "vol-b"), 1, 0, SIZE)?;
     let origin = origin(&helper, "vol-b")?;
     ensure!(origin.is_some_and(|origin| origin.source == volume("snap-1") && origin.family == volume("vol-a")));
     // It was never published, and yet may be the last to hold what is in it.
     let unused = Request::DeleteUnused { volume: volume("vol-b") };
     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
     helper.ask(&delete("vol-b"))?;
     denied(helper.request(&create_snapshot("vol-a", "snap-1"))?, ErrorKind::NotFound, "vol-a")?;
     denied(helper.request(&create_from("vol-c", image_spec(SIZE), "snap-1"))?, ErrorKind::NotFound, "snap-1")
 }
 
-fn a_repeated_request_finds_what_is_there(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_repeated_request_finds_what_is_there(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-z"] {
         helper.ask(&create(id, image_spec(SIZE)))?;
     }
@@ -161,8 +161,8 @@ fn a_repeated_request_finds_what_is_there(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn snapshots_are_found_again_after_a_restart(stand: &mut Stand) -> Result<()> {
-    let helper = publish_new(stand, "vol-a")?;
+fn snapshots_are_found_again_after_a_restart(rig: &mut Rig) -> Result<()> {
+    let helper = publish_new(rig, "vol-a")?;
     for number in 1..=5 {
         take(&helper, "vol-a", &format!("snap-{number}"))?;
     }
@@ -180,11 +180,11 @@ fn snapshots_are_found_again_after_a_restart(stand: &mut Stand) -> Result<()> {
     ensure!(before.0.len() == 6 && before.2 == [volume("vol-a"), volume("vol-b")], "{before:?}");
     ensure!((before.3, before.4) == (6, 200_000), "{before:?}");
     ensure!(listed(&helper, Some("vol-b"))?.len() == 1 && listed(&helper, Some("vol-c"))?.is_empty());
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     let after = known(&helper)?;
     ensure!(after == before, "before {before:?}, after {after:?}");
-    check_filled(&image(stand, "snap-5"), 1, 0, SIZE)?;
+    check_filled(&image(rig, "snap-5"), 1, 0, SIZE)?;
     helper.ask(&delete("vol-b"))?;
     end(&helper, "vol-a")?;
     for snapshot in listed(&helper, None)? {
@@ -193,20 +193,20 @@ fn snapshots_are_found_again_after_a_restart(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_volume_in_too_many_pieces_is_not_copied(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.pools[0].options.push_str(",extents=20");
-    stand.start_helper()?;
-    let helper = publish_new(stand, "vol-a")?;
+fn a_volume_in_too_many_pieces_is_not_copied(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.pools[0].options.push_str(",extents=20");
+    rig.start_helper()?;
+    let helper = publish_new(rig, "vol-a")?;
     take(&helper, "vol-a", "snap-1")?;
     for at in 0..40 {
-        fill(&stand.target("vol-a"), 2, at << 17, 4096)?;
+        fill(&rig.target("vol-a"), 2, at << 17, 4096)?;
     }
     let response = helper.request(&create_snapshot("vol-a", "snap-2"))?;
     let Err(error) = response else { bail!("{response:?}") };
     let ErrorKind::TooFragmented { extents, limit: 20 } = error.kind else { bail!("{error:?}") };
     ensure!(extents > 40 && error.message.as_str().contains("extents=20"), "{error:?}");
-    ensure!(stand.pool().entries()? == ["snap-1", "vol-a"], "nothing is left");
+    ensure!(rig.pool().entries()? == ["snap-1", "vol-a"], "nothing is left");
     // What holds still is in fewer pieces.
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
     helper.ask(&delete("vol-b"))?;
@@ -214,10 +214,10 @@ fn a_volume_in_too_many_pieces_is_not_copied(stand: &mut Stand) -> Result<()> {
     helper.ask(&delete_snapshot("snap-1")).map(drop)
 }
 
-fn a_pool_that_cannot_share_blocks_says_so(stand: &mut Stand) -> Result<()> {
-    stand.add_pool_without_shared_blocks("default")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn a_pool_that_cannot_share_blocks_says_so(rig: &mut Rig) -> Result<()> {
+    rig.add_pool_without_shared_blocks("default")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     let counts = helper.ask(&Request::PoolCounts { pool: "default".parse()? })?;
     ensure!(matches!(counts, Reply::Counts { extent_limit: 0, .. }), "{counts:?}");
@@ -228,15 +228,15 @@ fn a_pool_that_cannot_share_blocks_says_so(stand: &mut Stand) -> Result<()> {
 }
 
 /// Since it has shared blocks, the pool's filesystem may want larger ones for direct I/O.
-fn a_volume_that_is_not_accessed_directly_any_more_says_so(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_volume_that_is_not_accessed_directly_any_more_says_so(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     let small = image_spec(SIZE);
     let large = VolumeSpec { kind: VolumeKind::Image { sparse: false, block_size: BlockSize::B4096 }, ..small };
     for (id, spec) in [("vol-a", small), ("vol-b", large)] {
         helper.ask(&create(id, spec))?;
         for is_copied in [false, true] {
             helper.ask(&attach(id))?;
-            let devices = loops::backed_by(&stand.pool().device()?)?;
+            let devices = loops::backed_by(&rig.pool().device()?)?;
             let [device] = &devices[..] else { bail!("{devices:?}") };
             let usage = helper.ask(&Request::Usage { volume: volume(id), target: None })?;
             let Reply::Usage(usage) = usage else { bail!("{usage:?}") };

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use bulkhead_protocol::{Origin, Range, Reply, Request, Snapshot, VolumeId};
 use bulkhead_tests::case::Case;
 use bulkhead_tests::helper::{HelperClient, volume};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 mod delta;
 pub mod dying;
@@ -116,10 +116,10 @@ fn check_filled(path: &Path, byte: u8, offset: u64, length: u64) -> Result<()> {
 }
 
 /// Waits until nothing is left of what was deleted.
-fn gone(stand: &Stand) -> Result<()> {
-    bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(20)), || {
-        for pool in &stand.pools {
-            let status = stand.helper()?.pool_status(&pool.name)?;
+fn gone(rig: &Rig) -> Result<()> {
+    bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(20)), || {
+        for pool in &rig.pools {
+            let status = rig.helper()?.pool_status(&pool.name)?;
             ensure!(status.emptying == 0, "{status:?}");
         }
         Ok(())
@@ -127,6 +127,6 @@ fn gone(stand: &Stand) -> Result<()> {
 }
 
 /// The image of a volume or a snapshot.
-fn image(stand: &Stand, id: &str) -> std::path::PathBuf {
-    stand.pool().volume(id).join("image")
+fn image(rig: &Rig, id: &str) -> std::path::PathBuf {
+    rig.pool().volume(id).join("image")
 }

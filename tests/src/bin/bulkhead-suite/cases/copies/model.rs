@@ -11,7 +11,7 @@ use bulkhead_protocol::{ErrorKind, Reply, Request, Response, VolumeKind, VolumeS
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -24,7 +24,7 @@ const BLOCK: u64 = 4096;
 
 /// What the model knows of a pool.
 struct Model<'a> {
-    stand: &'a mut Stand,
+    rig: &'a mut Rig,
     helper: HelperClient,
     random: Random,
     /// Volumes by id, with their sizes.
@@ -35,22 +35,22 @@ struct Model<'a> {
     log: Vec<String>,
 }
 
-fn every_promise_of_a_random_pool_is_kept(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    run(stand, 1, 60)
+fn every_promise_of_a_random_pool_is_kept(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    run(rig, 1, 60)
 }
 
-fn every_promise_of_many_random_pools_is_kept(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    (2..22).try_for_each(|seed| run(stand, seed, 80))
+fn every_promise_of_many_random_pools_is_kept(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    (2..22).try_for_each(|seed| run(rig, seed, 80))
 }
 
-fn run(stand: &mut Stand, seed: u64, steps: usize) -> Result<()> {
-    let helper = stand.helper()?;
+fn run(rig: &mut Rig, seed: u64, steps: usize) -> Result<()> {
+    let helper = rig.helper()?;
     let (volumes, snapshots) = (BTreeMap::new(), BTreeMap::new());
-    let mut model = Model { stand, helper, random: Random::new(seed), volumes, snapshots, made: 0, log: Vec::new() };
+    let mut model = Model { rig, helper, random: Random::new(seed), volumes, snapshots, made: 0, log: Vec::new() };
     let mut done = || {
         for _ in 0..steps {
             model.step()?;
@@ -123,8 +123,8 @@ impl Model<'_> {
             _ => {
                 self.log.push("restart".to_owned());
                 let before = self.promised()?;
-                self.stand.restart_helper()?;
-                self.helper = self.stand.helper()?;
+                self.rig.restart_helper()?;
+                self.helper = self.rig.helper()?;
                 let after = self.promised()?;
                 ensure!(before == after, "{before} bytes were promised, and {after} after a restart");
             }
@@ -187,7 +187,7 @@ impl Model<'_> {
 
     /// Writes blocks of a device: the promise is that this succeeds.
     fn write(&mut self, id: &str, blocks: impl Iterator<Item = u64>) -> Result<()> {
-        let device = File::options().write(true).open(self.stand.target(id))?;
+        let device = File::options().write(true).open(self.rig.target(id))?;
         let byte = [u8::try_from(1 + self.random.below(250))?; BLOCK as usize];
         for (number, block) in blocks.enumerate() {
             device.write_all_at(&byte, block * BLOCK)?;

@@ -9,8 +9,8 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::{denied, no_room};
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::{Pool, format_image, mount_image, run};
-use bulkhead_tests::setting::program;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::program;
 
 use super::promises::{end, publish, rest, rewrite_in_pieces};
 use super::{check_filled, fill, gone, take};
@@ -24,20 +24,20 @@ const MIB: u64 = 1 << 20;
 const SIZE: u64 = 32 * MIB;
 
 /// A filesystem that is mounted, and nothing in it.
-fn disk(stand: &Stand) -> Result<PathBuf> {
-    let directory = stand.work().join("pools/disk");
+fn disk(rig: &Rig) -> Result<PathBuf> {
+    let directory = rig.work().join("pools/disk");
     let disk = directory.with_extension("disk");
     std::fs::create_dir_all(&directory)?;
-    format_image(&stand.setting, stand.templates(), &disk)?;
-    mount_image(&stand.setting, &disk, &directory)?;
+    format_image(&rig.run_options, rig.templates(), &disk)?;
+    mount_image(&rig.run_options, &disk, &directory)?;
     Ok(directory)
 }
 
-fn add_pool_below(stand: &mut Stand, disk: &std::path::Path, name: &str) -> Result<()> {
+fn add_pool_below(rig: &mut Rig, disk: &std::path::Path, name: &str) -> Result<()> {
     let directory = disk.join(name);
     std::fs::create_dir(&directory)?;
     run(std::process::Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
-    stand.pools.push(Pool::mounted(&stand.setting, &directory, name));
+    rig.pools.push(Pool::mounted(&rig.run_options, &directory, name));
     Ok(())
 }
 
@@ -45,14 +45,14 @@ fn create_in(pool: &PoolName, id: &str, size: u64) -> Request {
     Request::Create { volume: volume(id), pool: pool.clone(), spec: image_spec(size) }
 }
 
-fn two_pools_on_one_filesystem_promise_its_room_once(stand: &mut Stand) -> Result<()> {
-    let disk = disk(stand)?;
+fn two_pools_on_one_filesystem_promise_its_room_once(rig: &mut Rig) -> Result<()> {
+    let disk = disk(rig)?;
     for name in ["default", "other"] {
-        add_pool_below(stand, &disk, name)?;
+        add_pool_below(rig, &disk, name)?;
     }
-    stand.pools[0].options.push_str(",extents=20");
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.pools[0].options.push_str(",extents=20");
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let [default, other]: [PoolName; 2] = ["default".parse()?, "other".parse()?];
     let promised = |helper: &HelperClient| -> Result<u64> {
         let found = [helper.pool_status("default")?, helper.pool_status("other")?];
@@ -62,7 +62,7 @@ fn two_pools_on_one_filesystem_promise_its_room_once(stand: &mut Stand) -> Resul
     for (pool, id) in [(&default, "vol-a"), (&other, "vol-b")] {
         helper.ask(&create_in(pool, id, SIZE))?;
         publish(&helper, id)?;
-        fill(&stand.target(id), 1, 0, SIZE)?;
+        fill(&rig.target(id), 1, 0, SIZE)?;
     }
     let before = promised(&helper)?;
     let taken = [take(&helper, "vol-a", "snap-a")?, take(&helper, "vol-b", "snap-b")?];
@@ -94,14 +94,14 @@ fn two_pools_on_one_filesystem_promise_its_room_once(stand: &mut Stand) -> Resul
     no_room(helper.request(&create_snapshot("vol-a", "snap-c"))?)?;
     for byte in [2, 3] {
         for id in ["vol-a", "vol-b"] {
-            rewrite_in_pieces(stand, id, SIZE, byte)?;
+            rewrite_in_pieces(rig, id, SIZE, byte)?;
         }
     }
-    for (pool, id) in stand.pools.iter().zip(["snap-a", "snap-b"]) {
+    for (pool, id) in rig.pools.iter().zip(["snap-a", "snap-b"]) {
         check_filled(&pool.volume(id).join("image"), 1, 0, SIZE)?;
     }
     helper.ask(&delete("vol-z"))?;
-    gone(stand)?;
+    gone(rig)?;
     // Where no project counts what is shared, what has come apart is taken for others' files.
     ensure!(super::promises::rest(&helper)? > 3 * SIZE, "{:?}", helper.pool_status("other")?);
     // Each pool has its own limit.
@@ -115,25 +115,25 @@ fn two_pools_on_one_filesystem_promise_its_room_once(stand: &mut Stand) -> Resul
     for id in ["snap-a", "snap-b", "snap-c"] {
         helper.ask(&delete_snapshot(id))?;
     }
-    gone(stand)?;
+    gone(rig)?;
     ensure!(promised(&helper)? == 0, "{} bytes stay promised", promised(&helper)?);
-    stop(stand, &disk)
+    stop(rig, &disk)
 }
 
 /// Stops the helper, so that the disk can be unmounted, and starts another with a pool of the usual kind.
-fn stop(stand: &mut Stand, disk: &std::path::Path) -> Result<()> {
-    stand.stop_helper()?;
-    stand.pools.clear();
-    bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
+fn stop(rig: &mut Rig, disk: &std::path::Path) -> Result<()> {
+    rig.stop_helper()?;
+    rig.pools.clear();
+    bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(10)), || {
         bulkhead_tests::observe::mounts::unmount_all(disk)
     })?;
-    stand.add_pool("default")?;
-    stand.start_helper()
+    rig.add_pool("default")?;
+    rig.start_helper()
 }
 
 /// Nothing is enforced there, but what is promised is there as long as the others leave it alone.
-fn copies_beside_files_of_others_keep_their_promises(stand: &mut Stand) -> Result<()> {
-    let disk = disk(stand)?;
+fn copies_beside_files_of_others_keep_their_promises(rig: &mut Rig) -> Result<()> {
+    let disk = disk(rig)?;
     let others = File::create(disk.join("file"))?;
     rustix::fs::fallocate(&others, rustix::fs::FallocateFlags::empty(), 0, 64 * MIB)?;
     let free = |disk: &std::path::Path| -> Result<u64> {
@@ -141,14 +141,14 @@ fn copies_beside_files_of_others_keep_their_promises(stand: &mut Stand) -> Resul
         Ok(space.f_bavail * space.f_frsize)
     };
     std::fs::create_dir(disk.join("default"))?;
-    stand.pools = vec![Pool::plain(&disk.join("default"), "default")?];
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.pools = vec![Pool::plain(&disk.join("default"), "default")?];
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let empty = rest(&helper)?;
     ensure!(empty <= free(&disk)?, "{empty} bytes of {}", free(&disk)?);
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     publish(&helper, "vol-a")?;
-    rewrite_in_pieces(stand, "vol-a", SIZE, 1)?;
+    rewrite_in_pieces(rig, "vol-a", SIZE, 1)?;
     for id in ["snap-1", "snap-2"] {
         take(&helper, "vol-a", id)?;
     }
@@ -166,7 +166,7 @@ fn copies_beside_files_of_others_keep_their_promises(stand: &mut Stand) -> Resul
     no_room(helper.request(&create("vol-y", image_spec(8 * MIB)))?)?;
     for byte in [2, 3] {
         for (id, size) in [("vol-a", SIZE), ("vol-b", SIZE), ("vol-c", SIZE), ("vol-z", rest_now)] {
-            rewrite_in_pieces(stand, id, size, byte)?;
+            rewrite_in_pieces(rig, id, size, byte)?;
         }
     }
     match helper.request(&Request::PoolCounts { pool: "default".parse()? })? {
@@ -179,10 +179,10 @@ fn copies_beside_files_of_others_keep_their_promises(stand: &mut Stand) -> Resul
     for id in ["snap-1", "snap-2"] {
         helper.ask(&delete_snapshot(id))?;
     }
-    gone(stand)?;
+    gone(rig)?;
     // Nothing of it is left: all that is missing are the others' files.
     let after = rest(&helper)?;
     ensure!(after + 16 * MIB + 2 * MIB >= empty, "{empty} could be promised at first, and {after} in the end");
     drop(others);
-    stop(stand, &disk)
+    stop(rig, &disk)
 }

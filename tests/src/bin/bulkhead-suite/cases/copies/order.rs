@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use anyhow::{Result, anyhow, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::{image, take};
 
@@ -52,17 +52,17 @@ impl Counters {
     }
 }
 
-fn counters(stand: &mut Stand, snapshots: usize) -> Result<()> {
-    let helper = stand.helper()?;
+fn counters(rig: &mut Rig, snapshots: usize) -> Result<()> {
+    let helper = rig.helper()?;
     for is_direct in [false, true] {
         helper.ask(&create("vol-a", image_spec(SIZE)))?;
         helper.ask(&attach("vol-a"))?;
         helper.ask(&make_device("vol-a", "vol-a"))?;
         let counters = Counters { first: 0.into(), last: 0.into(), is_over: false.into() };
-        let device = stand.target("vol-a");
+        let device = rig.target("vol-a");
         std::thread::scope(|scope| -> Result<()> {
             let writer = scope.spawn(|| counters.write(&device, is_direct));
-            let taken = (0..snapshots).try_for_each(|_| check_one(stand, &helper, &counters));
+            let taken = (0..snapshots).try_for_each(|_| check_one(rig, &helper, &counters));
             counters.is_over.store(true, Ordering::Relaxed);
             writer.join().map_err(|_| anyhow!("the writer panicked"))??;
             taken
@@ -74,10 +74,10 @@ fn counters(stand: &mut Stand, snapshots: usize) -> Result<()> {
     Ok(())
 }
 
-fn check_one(stand: &Stand, helper: &HelperClient, counters: &Counters) -> Result<()> {
+fn check_one(rig: &Rig, helper: &HelperClient, counters: &Counters) -> Result<()> {
     let acknowledged = [&counters.first, &counters.last].map(|counter| counter.load(Ordering::SeqCst));
     take(helper, "vol-a", "snap-1")?;
-    let snapshot = File::open(image(stand, "snap-1"))?;
+    let snapshot = File::open(image(rig, "snap-1"))?;
     let read = |offset: u64| -> Result<u64> {
         let mut number = [0; 8];
         snapshot.read_exact_at(&mut number, offset)?;
@@ -89,10 +89,10 @@ fn check_one(stand: &Stand, helper: &HelperClient, counters: &Counters) -> Resul
     helper.ask(&delete_snapshot("snap-1")).map(drop)
 }
 
-fn what_was_synced_is_in_it_and_in_its_order(stand: &mut Stand) -> Result<()> {
-    counters(stand, 15)
+fn what_was_synced_is_in_it_and_in_its_order(rig: &mut Rig) -> Result<()> {
+    counters(rig, 15)
 }
 
-fn what_was_synced_is_in_it_200_times(stand: &mut Stand) -> Result<()> {
-    counters(stand, 200)
+fn what_was_synced_is_in_it_200_times(rig: &mut Rig) -> Result<()> {
+    counters(rig, 200)
 }

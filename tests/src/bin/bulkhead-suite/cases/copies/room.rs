@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use bulkhead_protocol::ErrorKind;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::{gone, take};
 
@@ -19,15 +19,15 @@ cases! {
 
 const MIB: u64 = 1 << 20;
 
-fn start(stand: &mut Stand) -> Result<HelperClient> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    stand.helper()
+fn start(rig: &mut Rig) -> Result<HelperClient> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    rig.helper()
 }
 
 /// Rewrites a device block by block, in an order that leaves no two together.
-fn rewrite(stand: &Stand, id: &str, size: u64, byte: u8) -> Result<()> {
-    let device = File::options().write(true).open(stand.target(id))?;
+fn rewrite(rig: &Rig, id: &str, size: u64, byte: u8) -> Result<()> {
+    let device = File::options().write(true).open(rig.target(id))?;
     let blocks = size / 4096;
     for number in 0..blocks {
         let at = number * 7919 % blocks * 4096;
@@ -46,12 +46,12 @@ fn publish(helper: &HelperClient, id: &str) -> Result<()> {
 
 /// A volume, its snapshots and its copies; the rest of the pool promised to another volume; and then everything that can be
 /// written is written, in the worst order.
-fn a_pool_of_copies_is_rewritten_to_the_last_block(stand: &mut Stand) -> Result<()> {
+fn a_pool_of_copies_is_rewritten_to_the_last_block(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 40 * MIB;
-    let helper = start(stand)?;
+    let helper = start(rig)?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     publish(&helper, "vol-a")?;
-    rewrite(stand, "vol-a", SIZE, 1)?;
+    rewrite(rig, "vol-a", SIZE, 1)?;
     for id in ["snap-1", "snap-2"] {
         take(&helper, "vol-a", id)?;
     }
@@ -68,7 +68,7 @@ fn a_pool_of_copies_is_rewritten_to_the_last_block(stand: &mut Stand) -> Result<
     denied_room(&helper)?;
     for byte in [2, 3] {
         for (id, size) in [("vol-a", SIZE), ("vol-b", SIZE), ("vol-c", SIZE), ("vol-z", rest)] {
-            rewrite(stand, id, size, byte)?;
+            rewrite(rig, id, size, byte)?;
         }
     }
     let status = helper.pool_status("default")?;
@@ -93,9 +93,9 @@ fn denied_room(helper: &HelperClient) -> Result<()> {
     Ok(())
 }
 
-fn a_snapshot_is_promised_what_it_refers_to(stand: &mut Stand) -> Result<()> {
+fn a_snapshot_is_promised_what_it_refers_to(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 64 * MIB;
-    let helper = start(stand)?;
+    let helper = start(rig)?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     publish(&helper, "vol-a")?;
     let promised = |helper: &HelperClient| Ok::<_, anyhow::Error>(helper.pool_status("default")?.promised);
@@ -108,8 +108,8 @@ fn a_snapshot_is_promised_what_it_refers_to(stand: &mut Stand) -> Result<()> {
     take(&helper, "vol-z", "snap-z")?;
     helper.ask(&delete_snapshot("snap-z"))?;
     helper.ask(&delete("vol-z"))?;
-    gone(stand)?;
-    rewrite(stand, "vol-a", SIZE / 2, 1)?;
+    gone(rig)?;
+    rewrite(rig, "vol-a", SIZE / 2, 1)?;
     let before = promised(&helper)?;
     let snapshot = take(&helper, "vol-a", "snap-1")?;
     let added = promised(&helper)? - before;
@@ -130,12 +130,12 @@ fn a_snapshot_is_promised_what_it_refers_to(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn a_copy_without_room_leaves_nothing(stand: &mut Stand) -> Result<()> {
+fn a_copy_without_room_leaves_nothing(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 120 * MIB;
-    let helper = start(stand)?;
+    let helper = start(rig)?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     publish(&helper, "vol-a")?;
-    rewrite(stand, "vol-a", SIZE, 1)?;
+    rewrite(rig, "vol-a", SIZE, 1)?;
     take(&helper, "vol-a", "snap-1")?;
     for request in
         [create_from("vol-b", image_spec(2 * SIZE), "snap-1"), create_from("vol-b", image_spec(2 * SIZE), "vol-a")]
@@ -147,7 +147,7 @@ fn a_copy_without_room_leaves_nothing(stand: &mut Stand) -> Result<()> {
     let refused = helper.request(&create_snapshot("vol-a", "snap-3"))?;
     ensure!(refused.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::NoRoom { .. })), "{refused:?}");
     // Nothing was copied, so that no writer was stopped in vain: what is made and given up stays for a moment.
-    ensure!(stand.pool().entries()? == ["snap-1", "snap-2", "vol-a"]);
+    ensure!(rig.pool().entries()? == ["snap-1", "snap-2", "vol-a"]);
     for id in ["snap-1", "snap-2"] {
         helper.ask(&delete_snapshot(id))?;
     }

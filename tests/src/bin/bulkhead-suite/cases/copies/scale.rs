@@ -10,8 +10,8 @@ use bulkhead_protocol::{Reply, Request, VolumeKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::Setting;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::RunOptions;
 use rustix::fs::XattrFlags;
 
 use super::sharing::sharing;
@@ -57,26 +57,26 @@ fn multiply(pool: &Pool, snapshot: &str, number: usize) -> Result<()> {
     Ok(())
 }
 
-fn resident(stand: &mut Stand) -> Result<String> {
-    let status = fs::read_to_string(format!("/proc/{}/status", stand.running_helper()?.pid()))?;
+fn resident(rig: &mut Rig) -> Result<String> {
+    let status = fs::read_to_string(format!("/proc/{}/status", rig.running_helper()?.pid()))?;
     Ok(status.lines().filter(|line| line.starts_with("VmRSS")).collect())
 }
 
-fn nineteen_thousand_snapshots_are_served(stand: &mut Stand) -> Result<()> {
+fn nineteen_thousand_snapshots_are_served(rig: &mut Rig) -> Result<()> {
     const NUMBER: usize = 19_000;
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, image_spec(MIB)))?;
     }
     take(&helper, "vol-a", "snap-1")?;
-    eprintln!("{}", resident(stand)?);
-    stand.stop_helper()?;
-    multiply(&stand.pool().clone(), "snap-1", NUMBER)?;
-    let (_, start) = timed("start", || stand.start_helper())?;
-    eprintln!("{}", resident(stand)?);
-    let helper = stand.helper()?;
+    eprintln!("{}", resident(rig)?);
+    rig.stop_helper()?;
+    multiply(&rig.pool().clone(), "snap-1", NUMBER)?;
+    let (_, start) = timed("start", || rig.start_helper())?;
+    eprintln!("{}", resident(rig)?);
+    let helper = rig.helper()?;
     let pool = || "default".parse();
     let (_, status) = timed("status", || helper.pool_status("default"))?;
     let (counts, count) = timed("counts", || helper.ask(&Request::PoolCounts { pool: pool()? }))?;
@@ -99,7 +99,7 @@ fn nineteen_thousand_snapshots_are_served(stand: &mut Stand) -> Result<()> {
     timed("a snapshot", || take(&helper, "vol-a", "snap-2"))?;
     // A client that asks for nothing else keeps nobody waiting.
     let is_over = AtomicBool::new(false);
-    let socket = stand.helper_socket();
+    let socket = rig.helper_socket();
     let slowest = std::thread::scope(|scope| -> Result<Duration> {
         let floods: Vec<_> = (0..12)
             .map(|_| {
@@ -145,12 +145,12 @@ fn nineteen_thousand_snapshots_are_served(stand: &mut Stand) -> Result<()> {
         }
         Ok(())
     })?;
-    stand.stop_helper()?;
+    rig.stop_helper()?;
     for number in 1000..NUMBER {
-        fs::remove_dir_all(stand.pool().volume(&format!("many-{number:05}")))?;
+        fs::remove_dir_all(rig.pool().volume(&format!("many-{number:05}")))?;
     }
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for id in ["snap-1", "snap-2"] {
         helper.ask(&delete_snapshot(id))?;
     }
@@ -172,16 +172,16 @@ fn slowest_until(is_over: &AtomicBool, act: impl Fn() -> Result<()>) -> Result<D
     Ok(slowest)
 }
 
-fn a_copy_of_many_pieces_holds_up_nobody_else(stand: &mut Stand) -> Result<()> {
+fn a_copy_of_many_pieces_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
     const PIECES: u64 = 195_000;
     const SIZE: u64 = PIECES * 8192;
-    let setting = Setting { pool_mebibytes: 4096, ..stand.setting.clone() };
-    let templates = stand.work().join("templates");
+    let run_options = RunOptions { pool_mebibytes: 4096, ..rig.run_options.clone() };
+    let templates = rig.work().join("templates");
     fs::create_dir_all(&templates)?;
-    let pool = Pool::make(&setting, &templates, &stand.work().join("pools/default"), "default")?;
-    stand.pools.push(pool);
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    let pool = Pool::make(&run_options, &templates, &rig.work().join("pools/default"), "default")?;
+    rig.pools.push(pool);
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let mut spec = image_spec(SIZE);
     if let VolumeKind::Image { sparse, .. } = &mut spec.kind {
         *sparse = true;
@@ -190,13 +190,13 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(stand: &mut Stand) -> Result<()> {
     helper.ask(&create("vol-b", image_spec(16 * MIB)))?;
     helper.ask(&attach("vol-b"))?;
     helper.ask(&make_device("vol-b", "vol-b"))?;
-    let file = File::options().write(true).open(image(stand, "vol-a"))?;
+    let file = File::options().write(true).open(image(rig, "vol-a"))?;
     for piece in 0..PIECES {
         file.write_all_at(&[1; 4096], piece * 8192)?;
     }
     file.sync_all()?;
-    let (is_over, device) = (AtomicBool::new(false), File::options().write(true).open(stand.target("vol-b"))?);
-    let socket = stand.helper_socket();
+    let (is_over, device) = (AtomicBool::new(false), File::options().write(true).open(rig.target("vol-b"))?);
+    let socket = rig.helper_socket();
     let (write, status, other) = std::thread::scope(|scope| -> Result<_> {
         let is_over = &is_over;
         let writer = scope.spawn(move || {
@@ -263,14 +263,14 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(stand: &mut Stand) -> Result<()> {
 }
 
 /// All of one volume, of which there can be one at a time; and a client that wants something else is served meanwhile.
-fn twenty_clients_take_snapshots_at_once(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn twenty_clients_take_snapshots_at_once(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, image_spec(4 * MIB)))?;
     }
-    let (is_over, socket) = (AtomicBool::new(false), stand.helper_socket());
+    let (is_over, socket) = (AtomicBool::new(false), rig.helper_socket());
     let taken = std::thread::scope(|scope| -> Result<usize> {
         let clients: Vec<_> = (0..20)
             .map(|number| {

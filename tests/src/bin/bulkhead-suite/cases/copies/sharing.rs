@@ -8,7 +8,7 @@ use bulkhead_protocol::{ErrorKind, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait::until;
 
 use super::{allocated, fill, image, take};
@@ -34,16 +34,16 @@ pub fn sharing(helper: &HelperClient, id: &str) -> Result<(u64, u64, usize)> {
     }
 }
 
-fn an_image_says_what_it_shares(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn an_image_says_what_it_shares(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&create("vol-d", directory_spec(SIZE)))?;
     helper.ask(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "vol-a"))?;
-    fill(&stand.target("vol-a"), 1, 0, SIZE / 2)?;
+    fill(&rig.target("vol-a"), 1, 0, SIZE / 2)?;
     let check = |id: &str, shared: u64| -> Result<()> {
         let (told, found, _) = sharing(&helper, id)?;
-        ensure!(told == allocated(&image(stand, id))?, "{id} occupies {told}");
+        ensure!(told == allocated(&image(rig, id))?, "{id} occupies {told}");
         ensure!(found == shared, "{id} shares {found}, and not {shared}");
         Ok(())
     };
@@ -53,8 +53,8 @@ fn an_image_says_what_it_shares(stand: &mut Stand) -> Result<()> {
     check("vol-a", SIZE / 2)?;
     check("snap-1", SIZE / 2)?;
     // One block in the middle, and the first half of what there is.
-    fill(&stand.target("vol-a"), 2, 7 * MIB, 4096)?;
-    fill(&stand.target("vol-a"), 2, 0, 4 * MIB)?;
+    fill(&rig.target("vol-a"), 2, 7 * MIB, 4096)?;
+    fill(&rig.target("vol-a"), 2, 0, 4 * MIB)?;
     check("vol-a", 4 * MIB - 4096)?;
     check("snap-1", 4 * MIB - 4096)?;
     let rest = Request::Sharing { volume: volume("vol-a"), from: 7 * MIB + 4096 };
@@ -69,8 +69,8 @@ fn an_image_says_what_it_shares(stand: &mut Stand) -> Result<()> {
     helper.ask(&delete_snapshot("snap-1")).map(drop)
 }
 
-fn what_is_deleted_meanwhile_is_not_found(stand: &mut Stand) -> Result<()> {
-    let (helper, looking) = (stand.helper()?, stand.helper()?);
+fn what_is_deleted_meanwhile_is_not_found(rig: &mut Rig) -> Result<()> {
+    let (helper, looking) = (rig.helper()?, rig.helper()?);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let look = || -> Result<usize> {

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use bulkhead_protocol::{MountFlags, Request, Socket};
 use bulkhead_tests::helper::{bind, create, delete, directory_spec, target, unbind, volume};
 use bulkhead_tests::observe::processes;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 
 use super::operations::{self, Operation, on_copies, on_filesystems};
@@ -31,16 +31,16 @@ struct Made {
 }
 
 /// Performs all operations under strace.
-pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operations::prepare(stand)?;
-    stand.start_helper()?;
-    let log = stand.work().join("calls");
-    let server = i32::try_from(stand.running_helper()?.pid())?;
+pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operations::prepare(rig)?;
+    rig.start_helper()?;
+    let log = rig.work().join("calls");
+    let server = i32::try_from(rig.running_helper()?.pid())?;
     let mounter = filesystems::mounter_of(server)?;
     let others: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
     let tracer = Tracer::follow_processes(&[&others[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;
-    do_everything(stand)?;
+    do_everything(rig)?;
     let written = tracer.end()?;
     let by = |pid| match pid {
         _ if pid == mounter => "mounter",
@@ -49,7 +49,7 @@ pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
         _ => "server",
     };
     let made: Vec<Made> = written.lines().filter_map(|line| Made::of(line, by)).collect();
-    let not_made: Vec<&str> = needed(stand)
+    let not_made: Vec<&str> = needed(rig)
         .filter(|line| match is_made(line, &made) {
             Some(is_made) => !is_made,
             None => panic!("the list has the line {line:?}"),
@@ -59,28 +59,28 @@ pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-fn do_everything(stand: &mut Stand) -> Result<()> {
+fn do_everything(rig: &mut Rig) -> Result<()> {
     let all: Vec<Operation> = [on_filesystems(), on_copies(), super::all()].concat();
     for operation in &all {
-        let session = Session::open(stand)?;
-        session.prepare(stand, operation)?;
-        session.send(stand, operation)?.map_err(|error| anyhow::anyhow!("{}: {error}", operation.name))?;
+        let session = Session::open(rig)?;
+        session.prepare(rig, operation)?;
+        session.send(rig, operation)?.map_err(|error| anyhow::anyhow!("{}: {error}", operation.name))?;
         drop(session);
-        undo(stand, operation)?;
-        emptied(stand)?;
+        undo(rig, operation)?;
+        emptied(rig)?;
     }
     // A socket that already exists is examined.
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     for _ in 0..2 {
         helper.ask(&Request::Listen { socket: Socket::Csi })?;
     }
-    many_targets(stand)?;
-    deep_and_immutable(stand)
+    many_targets(rig)?;
+    deep_and_immutable(rig)
 }
 
 /// A volume whose list of targets outgrows the memory that the helper already has, and gives it back.
-fn many_targets(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn many_targets(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(16 << 20)))?;
     for number in 0..TARGETS {
         helper.ask(&bind("vol-a", &format!("many-{number}")))?;
@@ -92,10 +92,10 @@ fn many_targets(stand: &mut Stand) -> Result<()> {
 }
 
 /// What the emptier meets less often: a tree deeper than it descends, and files that cannot be removed as they are.
-fn deep_and_immutable(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn deep_and_immutable(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(16 << 20)))?;
-    let data = stand.pool().volume("vol-a").join("data");
+    let data = rig.pool().volume("vol-a").join("data");
     fs::create_dir_all(data.join("deep/".repeat(40)))?;
     fs::write(data.join("file"), "content")?;
     bulkhead_tests::pool::run(Command::new("chattr").arg("+i").arg(data.join("file")))?;
@@ -104,15 +104,15 @@ fn deep_and_immutable(stand: &mut Stand) -> Result<()> {
     helper.ask(&Request::BindMount { volume: volume("vol-a"), target: at.clone(), flags, exclusive: false })?;
     helper.ask(&Request::Unmount { volume: volume("vol-a"), target: at })?;
     helper.ask(&delete("vol-a"))?;
-    emptied(stand)?;
+    emptied(rig)?;
     // The thread that releases what was emptied checks it again.
     thread::sleep(Duration::from_millis(200));
     Ok(())
 }
 
 /// The lines of the list that apply here: those about quotas need a kernel that enforces them.
-fn needed(stand: &Stand) -> impl Iterator<Item = &'static str> {
-    let quotas = stand.setting.enforces_sizes();
+fn needed(rig: &Rig) -> impl Iterator<Item = &'static str> {
+    let quotas = rig.run_options.enforces_sizes();
     let listed = NEEDED.lines().filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("rare"));
     listed.filter(move |line| quotas || !line.contains("quotactl_fd"))
 }

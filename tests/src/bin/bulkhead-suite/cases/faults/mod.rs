@@ -10,7 +10,7 @@ mod start;
 
 use anyhow::Result;
 use bulkhead_tests::cases;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use self::allowed::every_call_that_is_listed_is_made;
 use self::operations::{Operation, in_background, on_copies, on_devices, on_directories, on_filesystems};
@@ -64,155 +64,155 @@ fn with_background(operations: Vec<Operation>) -> Vec<Operation> {
     [operations, in_background()].concat()
 }
 
-fn a_kill_at_any_call_of_an_operation_leaves_nothing(stand: &mut Stand) -> Result<()> {
-    operation::kill(stand, &all(), Sample(60))
+fn a_kill_at_any_call_of_an_operation_leaves_nothing(rig: &mut Rig) -> Result<()> {
+    operation::kill(rig, &all(), Sample(60))
 }
 
-fn a_kill_at_any_call_of_the_start_loses_nothing(stand: &mut Stand) -> Result<()> {
-    start::kill(stand, Sample(60))
+fn a_kill_at_any_call_of_the_start_loses_nothing(rig: &mut Rig) -> Result<()> {
+    start::kill(rig, Sample(60))
 }
 
-fn an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing(stand: &mut Stand) -> Result<()> {
-    operation::error(stand, &all(), Sample(70))
+fn an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing(rig: &mut Rig) -> Result<()> {
+    operation::error(rig, &all(), Sample(70))
 }
 
-fn an_error_at_any_call_of_the_start_loses_nothing(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &ERRORS, Sample(80))
+fn an_error_at_any_call_of_the_start_loses_nothing(rig: &mut Rig) -> Result<()> {
+    start::error(rig, &ERRORS, Sample(80))
 }
 
-fn a_kill_at_every_call_for_a_directory(stand: &mut Stand) -> Result<()> {
-    operation::kill(stand, &with_background(on_directories()), All(40))
+fn a_kill_at_every_call_for_a_directory(rig: &mut Rig) -> Result<()> {
+    operation::kill(rig, &with_background(on_directories()), All(40))
 }
 
-fn a_kill_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
-    operation::kill(stand, &on_devices(), All(40))
+fn a_kill_at_every_call_for_a_device(rig: &mut Rig) -> Result<()> {
+    operation::kill(rig, &on_devices(), All(40))
 }
 
-fn a_kill_at_any_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::kill(stand, &on_filesystems(), Sample(40))
+fn a_kill_at_any_call_for_a_filesystem(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::kill(rig, &on_filesystems(), Sample(40))
 }
 
-fn an_error_at_any_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_filesystems(), Sample(50))
+fn an_error_at_any_call_for_a_filesystem(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_filesystems(), Sample(50))
 }
 
-fn a_kill_at_every_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::kill(stand, &on_filesystems(), All(40))
+fn a_kill_at_every_call_for_a_filesystem(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::kill(rig, &on_filesystems(), All(40))
 }
 
 // In one case, these would take longer than a case may.
 
-fn an_error_at_every_call_of_the_mounter(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_filesystems()[..2], All(40))
+fn an_error_at_every_call_of_the_mounter(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_filesystems()[..2], All(40))
 }
 
-fn an_error_at_every_call_for_a_filesystem_that_is_mounted(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_filesystems()[2..5], All(40))
+fn an_error_at_every_call_for_a_filesystem_that_is_mounted(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_filesystems()[2..5], All(40))
 }
 
-fn an_error_at_every_call_for_a_filesystem_in_use(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_filesystems()[5..], All(40))
+fn an_error_at_every_call_for_a_filesystem_in_use(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_filesystems()[5..], All(40))
 }
 
-fn a_kill_at_any_call_for_a_copy(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::kill(stand, &on_copies(), Sample(40))
+fn a_kill_at_any_call_for_a_copy(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::kill(rig, &on_copies(), Sample(40))
 }
 
-fn an_error_at_any_call_for_a_copy(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies(), Sample(50))
+fn an_error_at_any_call_for_a_copy(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_copies(), Sample(50))
 }
 
-fn a_kill_at_every_call_for_a_copy(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::kill(stand, &on_copies(), All(40))
+fn a_kill_at_every_call_for_a_copy(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::kill(rig, &on_copies(), All(40))
 }
 
-fn an_error_at_every_call_for_a_snapshot(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies()[..1], All(40))
+fn an_error_at_every_call_for_a_snapshot(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_copies()[..1], All(40))
 }
 
-fn an_error_at_every_call_for_a_restored_volume(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies()[1..2], All(40))
+fn an_error_at_every_call_for_a_restored_volume(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_copies()[1..2], All(40))
 }
 
-fn an_error_at_every_call_for_a_copied_volume(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies()[2..7], All(40))
+fn an_error_at_every_call_for_a_copied_volume(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_copies()[2..7], All(40))
 }
 
-fn an_error_at_every_call_for_a_copy_of_a_filesystem(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies()[7..], All(40))
+fn an_error_at_every_call_for_a_copy_of_a_filesystem(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_copies()[7..], All(40))
 }
 
-fn a_kill_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    start::kill(stand, Sample(40))
+fn a_kill_at_any_call_of_a_start_with_a_filesystem(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    start::kill(rig, Sample(40))
 }
 
-fn an_error_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {
-    filesystems::make_pool(stand, 3)?;
-    start::error(stand, &ERRORS, Sample(40))
+fn an_error_at_any_call_of_a_start_with_a_filesystem(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    start::error(rig, &ERRORS, Sample(40))
 }
 
-fn a_kill_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::kill(stand, All(40))
+fn a_kill_at_every_call_of_the_start(rig: &mut Rig) -> Result<()> {
+    start::kill(rig, All(40))
 }
 
-fn an_error_at_every_call_for_a_directory(stand: &mut Stand) -> Result<()> {
-    operation::error(stand, &on_directories(), All(40))
+fn an_error_at_every_call_for_a_directory(rig: &mut Rig) -> Result<()> {
+    operation::error(rig, &on_directories(), All(40))
 }
 
-fn an_error_at_every_call_in_the_background(stand: &mut Stand) -> Result<()> {
-    operation::error(stand, &in_background(), All(40))
+fn an_error_at_every_call_in_the_background(rig: &mut Rig) -> Result<()> {
+    operation::error(rig, &in_background(), All(40))
 }
 
 // In one case, these three would take longer than a case may.
 
-fn an_error_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
-    operation::error(stand, &on_devices()[..4], All(40))
+fn an_error_at_every_call_for_a_device(rig: &mut Rig) -> Result<()> {
+    operation::error(rig, &on_devices()[..4], All(40))
 }
 
-fn an_error_at_every_call_for_a_larger_device(stand: &mut Stand) -> Result<()> {
-    operation::error(stand, &on_devices()[4..8], All(40))
+fn an_error_at_every_call_for_a_larger_device(rig: &mut Rig) -> Result<()> {
+    operation::error(rig, &on_devices()[4..8], All(40))
 }
 
-fn an_error_at_every_call_for_the_end_of_a_device(stand: &mut Stand) -> Result<()> {
-    operation::error(stand, &on_devices()[8..], All(40))
+fn an_error_at_every_call_for_the_end_of_a_device(rig: &mut Rig) -> Result<()> {
+    operation::error(rig, &on_devices()[8..], All(40))
 }
 
 // Together these cover all errors: in one case they would take longer than a case may.
 
-fn a_full_disk_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["ENOSPC", "EROFS"], All(40))
+fn a_full_disk_at_every_call_of_the_start(rig: &mut Rig) -> Result<()> {
+    start::error(rig, &["ENOSPC", "EROFS"], All(40))
 }
 
-fn a_broken_disk_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["EIO"], All(40))
+fn a_broken_disk_at_every_call_of_the_start(rig: &mut Rig) -> Result<()> {
+    start::error(rig, &["EIO"], All(40))
 }
 
-fn a_lack_of_descriptors_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["EMFILE"], All(40))
+fn a_lack_of_descriptors_at_every_call_of_the_start(rig: &mut Rig) -> Result<()> {
+    start::error(rig, &["EMFILE"], All(40))
 }
 
-fn a_lack_of_memory_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["ENOMEM"], All(40))
+fn a_lack_of_memory_at_every_call_of_the_start(rig: &mut Rig) -> Result<()> {
+    start::error(rig, &["ENOMEM"], All(40))
 }
 
-fn something_busy_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["EBUSY"], All(40))
+fn something_busy_at_every_call_of_the_start(rig: &mut Rig) -> Result<()> {
+    start::error(rig, &["EBUSY"], All(40))
 }
 
-fn an_interruption_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["EINTR"], All(40))
+fn an_interruption_at_every_call_of_the_start(rig: &mut Rig) -> Result<()> {
+    start::error(rig, &["EINTR"], All(40))
 }

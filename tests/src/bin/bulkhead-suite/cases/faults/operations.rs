@@ -8,7 +8,7 @@ use bulkhead_tests::helper::{
     bind, bytes, create, create_from, create_snapshot, delete, delete_snapshot, directory_spec, filesystem_spec,
     grow_filesystem, image_spec, mount_filesystem, target, unbind, unmount_filesystem, volume,
 };
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 /// The volume with a filesystem.
 pub const FILESYSTEM: &str = "vol-f";
@@ -65,9 +65,9 @@ impl Operation {
     }
 
     /// Puts files into the directory volume if there is something to empty.
-    pub fn fill(&self, stand: &Stand) -> Result<()> {
+    pub fn fill(&self, rig: &Rig) -> Result<()> {
         if self.actor == Actor::Emptier {
-            let data = stand.pool().volume(DIRECTORY).join("data");
+            let data = rig.pool().volume(DIRECTORY).join("data");
             fs::create_dir_all(data.join("deep/deeper"))?;
             fs::write(data.join("deep/file"), "content")?;
             std::os::unix::fs::symlink("nowhere", data.join("link"))?;
@@ -83,8 +83,8 @@ fn targets() -> [TargetPath; 2] {
 }
 
 /// Makes what a kubelet makes before it calls.
-pub fn prepare(stand: &Stand) -> Result<()> {
-    stand.kubelet.prepare(DIRECTORY, "pv-a", "pod-1").map(drop)
+pub fn prepare(rig: &Rig) -> Result<()> {
+    rig.kubelet.prepare(DIRECTORY, "pv-a", "pod-1").map(drop)
 }
 
 /// The life of the directory volume, in requests.

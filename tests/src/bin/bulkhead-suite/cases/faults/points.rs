@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_tests::setting::Place;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::Place;
 use bulkhead_tests::strace::{Call, Tracer, calls};
 use bulkhead_tests::wait;
 
@@ -39,37 +39,37 @@ pub struct Point<'a> {
 }
 
 /// Performs each operation once, and returns all of their system calls.
-pub fn of<'a>(stand: &mut Stand, operations: &'a [Operation]) -> Result<Vec<Point<'a>>> {
+pub fn of<'a>(rig: &mut Rig, operations: &'a [Operation]) -> Result<Vec<Point<'a>>> {
     let mut points = Vec::new();
     for operation in operations {
-        let found = follow(stand, operation).with_context(|| format!("follow {}", operation.name))?;
+        let found = follow(rig, operation).with_context(|| format!("follow {}", operation.name))?;
         ensure!(!found.is_empty(), "{} makes no system call", operation.name);
         points.extend(found.into_iter().map(|call| Point { operation, call }));
     }
     Ok(points)
 }
 
-fn follow(stand: &mut Stand, operation: &Operation) -> Result<Vec<Call>> {
-    let session = Session::open(stand)?;
-    session.prepare(stand, operation)?;
-    let tracer = Tracer::follow(&session.threads(operation.actor)?, &stand.work().join("trace"))?;
-    session.send(stand, operation)?.map_err(|error| anyhow::anyhow!("{}: {error}", operation.name))?;
+fn follow(rig: &mut Rig, operation: &Operation) -> Result<Vec<Call>> {
+    let session = Session::open(rig)?;
+    session.prepare(rig, operation)?;
+    let tracer = Tracer::follow(&session.threads(operation.actor)?, &rig.work().join("trace"))?;
+    session.send(rig, operation)?.map_err(|error| anyhow::anyhow!("{}: {error}", operation.name))?;
     if operation.is_in_background() {
-        emptied(stand)?;
+        emptied(rig)?;
     }
     let found = calls(&tracer.end()?);
     drop(session);
-    undo(stand, operation)?;
-    emptied(stand)?;
+    undo(rig, operation)?;
+    emptied(rig)?;
     Ok(found)
 }
 
 /// Waits until nothing is left in the pool, and everything its volumes used is released.
-pub fn emptied(stand: &Stand) -> Result<()> {
-    wait::until(stand.patience(Duration::from_secs(15)), || {
-        let left = stand.pool().entries()?;
+pub fn emptied(rig: &Rig) -> Result<()> {
+    wait::until(rig.patience(Duration::from_secs(15)), || {
+        let left = rig.pool().entries()?;
         ensure!(left.is_empty(), "the pool still holds {left:?}");
-        let status = stand.helper()?.pool_status("default")?;
+        let status = rig.helper()?.pool_status("default")?;
         ensure!(status.emptying == 0, "something is not released: {status:?}");
         Ok(())
     })
@@ -87,9 +87,9 @@ pub enum Extent {
 
 impl Extent {
     /// Every point, or some of them at equal intervals: the same ones in each run of the same code.
-    pub fn of<T>(self, stand: &Stand, points: Vec<T>) -> Vec<T> {
+    pub fn of<T>(self, rig: &Rig, points: Vec<T>) -> Vec<T> {
         let all = points.len();
-        let wanted = match (self, stand.setting.place) {
+        let wanted = match (self, rig.run_options.place) {
             (Self::All(_), Place::Host) => all,
             (Self::All(number), Place::Vm) | (Self::Sample(number), Place::Host) => number.min(all),
             (Self::Sample(number), Place::Vm) => number.div_ceil(6).min(all),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, ErrorKind, Request, Response};
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::{leaks, wait};
 
 use super::operations::{Actor, Operation};
@@ -24,19 +24,19 @@ pub struct Session {
 
 impl Session {
     /// Connects.
-    pub fn open(stand: &mut Stand) -> Result<Self> {
-        let helper = i32::try_from(stand.running_helper()?.pid())?;
+    pub fn open(rig: &mut Rig) -> Result<Self> {
+        let helper = i32::try_from(rig.running_helper()?.pid())?;
         let before: BTreeSet<String> = sockets(helper)?.into_iter().map(|(_, socket)| socket).collect();
-        let client = stand.helper()?;
+        let client = rig.helper()?;
         let new = sockets(helper)?.into_iter().map(|(_, socket)| socket).find(|socket| !before.contains(socket));
         Ok(Self { client, helper, socket: new.context("the helper has no new socket after a hello")? })
     }
 
     /// Does what precedes an operation. Space is measured at most once a second: it is measured here, so that an
     /// operation makes the same calls each time, but not where the measuring is the operation.
-    pub fn prepare(&self, stand: &Stand, operation: &Operation) -> Result<()> {
+    pub fn prepare(&self, rig: &Rig, operation: &Operation) -> Result<()> {
         operation.before.iter().try_for_each(|request| self.client.ask(request).map(drop))?;
-        operation.fill(stand)?;
+        operation.fill(rig)?;
         match &operation.request {
             Request::PoolStatus { .. } => std::thread::sleep(Duration::from_millis(1100)),
             _ => drop(self.client.ask(&Request::PoolStatus { pool: "default".parse()? })?),
@@ -45,9 +45,9 @@ impl Session {
     }
 
     /// Sends the request of an operation, on a new connection if the operation is about connections.
-    pub fn send(&self, stand: &Stand, operation: &Operation) -> Result<Response> {
+    pub fn send(&self, rig: &Rig, operation: &Operation) -> Result<Response> {
         match operation.actor {
-            Actor::Accepting => stand.helper()?.request(&operation.request),
+            Actor::Accepting => rig.helper()?.request(&operation.request),
             _ => self.client.request(&operation.request),
         }
     }
@@ -135,9 +135,9 @@ pub struct Figures {
 
 impl Figures {
     /// The current figures, with one connection.
-    pub fn now(stand: &mut Stand) -> Result<Self> {
-        let client = stand.helper()?;
-        let descriptors = fs::read_dir(format!("/proc/{}/fd", stand.running_helper()?.pid()))?.count();
+    pub fn now(rig: &mut Rig) -> Result<Self> {
+        let client = rig.helper()?;
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", rig.running_helper()?.pid()))?.count();
         let pool = client.pool_status("default")?;
         let conditions = pool.conditions.as_slice().to_vec();
         let (promised, volumes, emptying) = (pool.promised, pool.volumes, pool.emptying);
@@ -146,30 +146,30 @@ impl Figures {
 
     /// Checks that the figures are as before. The emptier receives a job that could not be sent at first after some
     /// seconds.
-    pub fn check(&self, stand: &mut Stand) -> Result<()> {
-        wait::until(stand.patience(Duration::from_secs(15)), || {
-            let now = Self::now(stand)?;
+    pub fn check(&self, rig: &mut Rig) -> Result<()> {
+        wait::until(rig.patience(Duration::from_secs(15)), || {
+            let now = Self::now(rig)?;
             // A helper that has started since may not have been asked for its sockets yet.
             let fewer = Self { descriptors: now.descriptors.max(self.descriptors), ..now };
             ensure!(fewer == *self, "before it was {self:?}, and now it is {fewer:?}");
             Ok(())
         })?;
-        leaks::check(stand)
+        leaks::check(rig)
     }
 }
 
 /// Sends the request until it is no longer `Busy`; it must be granted.
-pub fn granted(stand: &Stand, request: &Request) -> Result<()> {
-    wait::until(stand.patience(Duration::from_secs(2)), || match stand.helper()?.request(request)? {
+pub fn granted(rig: &Rig, request: &Request) -> Result<()> {
+    wait::until(rig.patience(Duration::from_secs(2)), || match rig.helper()?.request(request)? {
         Err(error) if error.kind == ErrorKind::Busy => anyhow::bail!("busy: {error}"),
         _ => Ok(()),
     })?;
-    stand.helper()?.ask(request).map(drop)
+    rig.helper()?.ask(request).map(drop)
 }
 
 /// Undoes an operation.
-pub fn undo(stand: &Stand, operation: &Operation) -> Result<()> {
-    let client = stand.helper()?;
+pub fn undo(rig: &Rig, operation: &Operation) -> Result<()> {
+    let client = rig.helper()?;
     for request in &operation.undo {
         match client.request(request)? {
             Err(error) if error.kind != ErrorKind::NotFound => anyhow::bail!("undone with {request:?}: {error}"),

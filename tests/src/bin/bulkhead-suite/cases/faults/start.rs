@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::helper::{HelperClient, delete};
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::{self, Call, Fault, calls, was_injected};
 
 use super::operations::{DEVICE, DIRECTORY, FILESYSTEM, device_life, directory_life, filesystem_life, prepare};
@@ -23,130 +23,130 @@ enum Started {
 
 /// Kills the helper at calls of its start. The next start succeeds, both volumes are still published, and whatever was
 /// half created or half deleted is gone.
-pub fn kill(stand: &mut Stand, extent: Extent) -> Result<()> {
-    let points = begin(stand)?;
-    let points = extent.of(stand, points);
-    each(stand, points.into_iter().map(|call| (call, Fault::Kill)).collect())
+pub fn kill(rig: &mut Rig, extent: Extent) -> Result<()> {
+    let points = begin(rig)?;
+    let points = extent.of(rig, points);
+    each(rig, points.into_iter().map(|call| (call, Fault::Kill)).collect())
 }
 
 /// Makes calls of the start fail, each with one error at a time. The start is refused with a clear message, or succeeds
 /// and knows what is published; the next start succeeds.
-pub fn error(stand: &mut Stand, errors: &[&'static str], extent: Extent) -> Result<()> {
-    stand.helper_flags.push("--seccomp=log".to_owned());
-    let points = begin(stand)?.into_iter().filter(can_fail);
+pub fn error(rig: &mut Rig, errors: &[&'static str], extent: Extent) -> Result<()> {
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    let points = begin(rig)?.into_iter().filter(can_fail);
     let points = points.flat_map(|call| errors.iter().map(move |error| (call.clone(), Fault::Error(error)))).collect();
-    let points = extent.of(stand, points);
-    each(stand, points)
+    let points = extent.of(rig, points);
+    each(rig, points)
 }
 
-fn each(stand: &mut Stand, points: Vec<(Call, Fault)>) -> Result<()> {
+fn each(rig: &mut Rig, points: Vec<(Call, Fault)>) -> Result<()> {
     let mut tally = Tally::default();
     for (call, fault) in points {
-        let outcome = start_with(stand, &call, fault);
+        let outcome = start_with(rig, &call, fault);
         if !tally.add(&format!("start, {fault} at {call}"), &outcome) {
             break;
         }
         if outcome.is_err() {
-            clear(stand)?;
-            publish(stand)?;
+            clear(rig)?;
+            publish(rig)?;
         }
     }
-    stand.start_helper()?;
+    rig.start_helper()?;
     let [_, _, _, unbind, delete] = directory_life();
     let [_, _, _, _, _, remove, detach, delete_device] = device_life();
     for request in [unbind, delete, remove, detach, delete_device] {
-        stand.helper()?.ask(&request)?;
+        rig.helper()?.ask(&request)?;
     }
-    if has_filesystems(stand) {
+    if has_filesystems(rig) {
         let [.., unbind, unmount, delete] = filesystem_life();
         for request in [unbind, unmount, delete] {
-            stand.helper()?.ask(&request)?;
+            rig.helper()?.ask(&request)?;
         }
     }
     tally.judge()
 }
 
 /// Whether the pool is configured for filesystems in images: then one is published as well.
-fn has_filesystems(stand: &Stand) -> bool {
-    stand.pool().options.contains("filesystems")
+fn has_filesystems(rig: &Rig) -> bool {
+    rig.pool().options.contains("filesystems")
 }
 
 /// The volumes that are published.
-fn published(stand: &Stand) -> Vec<&'static str> {
-    let third = has_filesystems(stand).then_some(FILESYSTEM);
+fn published(rig: &Rig) -> Vec<&'static str> {
+    let third = has_filesystems(rig).then_some(FILESYSTEM);
     [DIRECTORY, DEVICE].into_iter().chain(third).collect()
 }
 
 /// Publishes the volumes, and returns the calls of a start.
-fn begin(stand: &mut Stand) -> Result<Vec<Call>> {
-    if stand.pools.is_empty() {
-        stand.add_pool("default")?;
+fn begin(rig: &mut Rig) -> Result<Vec<Call>> {
+    if rig.pools.is_empty() {
+        rig.add_pool("default")?;
     }
-    prepare(stand)?;
-    publish(stand)?;
-    leave_traces(stand)?;
-    let mut helper = Daemon::start("helper", &mut traced(stand, None)?, &stand.logs())?;
-    ensure!(matches!(wait(stand, &mut helper)?, Started::Serves), "the start that is followed does not come to serve");
+    prepare(rig)?;
+    publish(rig)?;
+    leave_traces(rig)?;
+    let mut helper = Daemon::start("helper", &mut traced(rig, None)?, &rig.logs())?;
+    ensure!(matches!(wait(rig, &mut helper)?, Started::Serves), "the start that is followed does not come to serve");
     helper.kill()?;
-    Ok(calls(&fs::read_to_string(stand.work().join("trace"))?))
+    Ok(calls(&fs::read_to_string(rig.work().join("trace"))?))
 }
 
 /// Publishes the volumes, and stops the helper.
-fn publish(stand: &mut Stand) -> Result<()> {
-    stand.start_helper()?;
+fn publish(rig: &mut Rig) -> Result<()> {
+    rig.start_helper()?;
     let [create, bind, ..] = directory_life();
     let [create_device, attach, make, ..] = device_life();
     for request in [create, bind, create_device, attach, make] {
-        stand.helper()?.ask(&request)?;
+        rig.helper()?.ask(&request)?;
     }
-    if has_filesystems(stand) {
+    if has_filesystems(rig) {
         let [create, mount, bind, ..] = filesystem_life();
         for request in [create, mount, bind] {
-            stand.helper()?.ask(&request)?;
+            rig.helper()?.ask(&request)?;
         }
     }
-    fs::write(stand.pool().volume(DIRECTORY).join("data/file"), "precious")?;
-    stand.kill_helper()
+    fs::write(rig.pool().volume(DIRECTORY).join("data/file"), "precious")?;
+    rig.kill_helper()
 }
 
 /// Removes by hand what is left after a start that has lost something.
-fn clear(stand: &mut Stand) -> Result<()> {
-    stand.abandon();
-    mounts::unmount_all(stand.kubelet.root())?;
-    mounts::unmount_all(&stand.publish_directory())?;
-    loops::backed_by(&stand.pool().device()?)?.iter().try_for_each(loops::detach)?;
-    stand.start_helper()?;
-    for id in published(stand) {
-        stand.helper()?.ask(&delete(id))?;
+fn clear(rig: &mut Rig) -> Result<()> {
+    rig.abandon();
+    mounts::unmount_all(rig.kubelet.root())?;
+    mounts::unmount_all(&rig.publish_directory())?;
+    loops::backed_by(&rig.pool().device()?)?.iter().try_for_each(loops::detach)?;
+    rig.start_helper()?;
+    for id in published(rig) {
+        rig.helper()?.ask(&delete(id))?;
     }
-    for target in fs::read_dir(stand.publish_directory())? {
+    for target in fs::read_dir(rig.publish_directory())? {
         let path = target?.path();
         if path.is_dir() { fs::remove_dir(path)? } else { fs::remove_file(path)? }
     }
-    emptied(stand)?;
-    stand.kill_helper()
+    emptied(rig)?;
+    rig.kill_helper()
 }
 
 /// Leaves things in the pool that a start has to clean up.
-fn leave_traces(stand: &Stand) -> Result<()> {
-    fs::create_dir_all(stand.pool().directory.join(".making.vol-c/data"))?;
-    Ok(fs::create_dir_all(stand.pool().directory.join(".deleted.7.vol-d/data/deep"))?)
+fn leave_traces(rig: &Rig) -> Result<()> {
+    fs::create_dir_all(rig.pool().directory.join(".making.vol-c/data"))?;
+    Ok(fs::create_dir_all(rig.pool().directory.join(".deleted.7.vol-d/data/deep"))?)
 }
 
-fn traced(stand: &Stand, fault: Option<(&Call, Fault)>) -> Result<std::process::Command> {
-    Ok(strace::started(&stand.helper_command()?, &stand.work().join("trace"), fault))
+fn traced(rig: &Rig, fault: Option<(&Call, Fault)>) -> Result<std::process::Command> {
+    Ok(strace::started(&rig.helper_command()?, &rig.work().join("trace"), fault))
 }
 
-fn start_with(stand: &mut Stand, call: &Call, fault: Fault) -> Result<bool> {
-    leave_traces(stand)?;
-    let begun = fs::read_to_string(stand.logs().join("helper.log"))?.len();
-    let mut helper = Daemon::start("helper", &mut traced(stand, Some((call, fault)))?, &stand.logs())?;
-    let mut started = wait(stand, &mut helper);
+fn start_with(rig: &mut Rig, call: &Call, fault: Fault) -> Result<bool> {
+    leave_traces(rig)?;
+    let begun = fs::read_to_string(rig.logs().join("helper.log"))?.len();
+    let mut helper = Daemon::start("helper", &mut traced(rig, Some((call, fault)))?, &rig.logs())?;
+    let mut started = wait(rig, &mut helper);
     let mut known = Ok(());
     if matches!(started, Ok(Started::Serves)) {
-        known = knows_what_is_published(stand).context("the start with the fault");
+        known = knows_what_is_published(rig).context("the start with the fault");
         // A fault a moment after the start may end the helper as well.
-        let moment = if known.is_err() { stand.patience(Duration::from_secs(1)) } else { Duration::ZERO };
+        let moment = if known.is_err() { rig.patience(Duration::from_secs(1)) } else { Duration::ZERO };
         if let Ok(status) = helper.wait(moment) {
             started = Ok(Started::Ended(status));
         }
@@ -165,33 +165,33 @@ fn start_with(stand: &mut Stand, call: &Call, fault: Fault) -> Result<bool> {
     let _ = helper.kill();
     let caused = match fault {
         Fault::Kill => matches!(started, Ok(Started::Ended(_))),
-        Fault::Error(_) => injected(stand),
+        Fault::Error(_) => injected(rig),
     };
-    stand.start_helper().context("the start after the fault")?;
-    let after = || knows_what_is_published(stand).and_then(|()| emptied_but_volumes(stand));
+    rig.start_helper().context("the start after the fault")?;
+    let after = || knows_what_is_published(rig).and_then(|()| emptied_but_volumes(rig));
     let outcome = outcome.and_then(|()| after().context("the start after the fault"));
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     outcome.map(|()| caused)
 }
 
 /// strace writes its output a moment after the last process that it follows has ended.
-fn injected(stand: &Stand) -> bool {
-    let log = stand.work().join("trace");
+fn injected(rig: &Rig) -> bool {
+    let log = rig.work().join("trace");
     let written = || {
         ensure!(was_injected(&fs::read_to_string(&log)?), "nothing was injected");
         Ok(())
     };
-    bulkhead_tests::wait::until(stand.patience(Duration::from_millis(200)), written).is_ok()
+    bulkhead_tests::wait::until(rig.patience(Duration::from_millis(200)), written).is_ok()
 }
 
 /// Waits until the helper serves or has ended.
-fn wait(stand: &Stand, helper: &mut Daemon) -> Result<Started> {
-    let end = Instant::now() + stand.patience(Duration::from_secs(10));
+fn wait(rig: &Rig, helper: &mut Daemon) -> Result<Started> {
+    let end = Instant::now() + rig.patience(Duration::from_secs(10));
     loop {
         if let Ok(status) = helper.wait(Duration::ZERO) {
             return Ok(Started::Ended(status));
         }
-        if HelperClient::welcomed(&stand.helper_socket()).is_ok() {
+        if HelperClient::welcomed(&rig.helper_socket()).is_ok() {
             return Ok(Started::Serves);
         }
         ensure!(Instant::now() < end, "it neither serves nor ends");
@@ -200,21 +200,21 @@ fn wait(stand: &Stand, helper: &mut Daemon) -> Result<Started> {
 }
 
 /// The volumes are mounted, none can be deleted, and the content is there.
-fn knows_what_is_published(stand: &Stand) -> Result<()> {
-    for id in published(stand) {
+fn knows_what_is_published(rig: &Rig) -> Result<()> {
+    for id in published(rig) {
         // The fault may hit each of the 33 threads that serve connections once.
-        let answers = (0..34).map(|_| stand.helper().and_then(|client| client.request(&delete(id))));
+        let answers = (0..34).map(|_| rig.helper().and_then(|client| client.request(&delete(id))));
         let mut answers = answers.skip_while(Result::is_err);
         let answer = answers.next().context("the helper closes every connection")??;
         ensure!(answer.is_err(), "{id} is published, and Delete says {answer:?}");
     }
-    let others = published(stand).len() - 1;
-    let directories = [(stand.kubelet.root().to_owned(), 1), (stand.publish_directory(), others)];
+    let others = published(rig).len() - 1;
+    let directories = [(rig.kubelet.root().to_owned(), 1), (rig.publish_directory(), others)];
     for (directory, number) in directories {
         let mounted = mounts::below(&directory)?;
         ensure!(mounted.len() == number, "below {} is mounted {mounted:?}", directory.display());
     }
-    let file = stand.pool().volume(DIRECTORY).join("data/file");
+    let file = rig.pool().volume(DIRECTORY).join("data/file");
     ensure!(fs::read(&file).is_ok_and(|content| content == b"precious"), "{} is gone", file.display());
     Ok(())
 }
@@ -231,10 +231,10 @@ fn gives_a_reason(helper: &Daemon, begun: usize) -> Result<()> {
     Ok(())
 }
 
-fn emptied_but_volumes(stand: &Stand) -> Result<()> {
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(15)), || {
-        let left = stand.pool().entries()?;
-        ensure!(left == published(stand), "the pool holds {left:?}");
+fn emptied_but_volumes(rig: &Rig) -> Result<()> {
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(15)), || {
+        let left = rig.pool().entries()?;
+        ensure!(left == published(rig), "the pool holds {left:?}");
         Ok(())
     })
 }

@@ -8,7 +8,7 @@ use bulkhead_protocol::{ErrorKind, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
 use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
 use bulkhead_tests::wait;
@@ -41,14 +41,14 @@ struct Taken {
 
 impl Taken {
     /// Takes over the mounter, and then asks for vol-a's filesystem.
-    fn start(stand: &mut Stand) -> Result<Self> {
-        let patience = stand.patience(Duration::from_secs(5));
+    fn start(rig: &mut Rig) -> Result<Self> {
+        let patience = rig.patience(Duration::from_secs(5));
         wait::until(patience, || {
-            let status = fs::read_to_string(format!("/proc/{}/status", mounter(stand)?))?;
+            let status = fs::read_to_string(format!("/proc/{}/status", mounter(rig)?))?;
             ensure!(status.contains("\nSeccomp:\t2\n"), "no filter yet");
             Ok(())
         })?;
-        let pid = mounter(stand)?;
+        let pid = mounter(rig)?;
         let numbers = fs::read_dir(format!("/proc/{pid}/fd"))?;
         let mut numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i64>().ok());
         let line = numbers.find(|number| *number > 2).context("a connection to the server")?;
@@ -57,7 +57,7 @@ impl Taken {
         let header = [0x2008_0522_u32, 0].map(u32::to_ne_bytes).concat();
         let data = [1_u32 << 21, 1 << 21, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
         taken.call(libc::SYS_capset, &[Bytes(&header), Bytes(&data)])?;
-        let client = stand.helper()?;
+        let client = rig.helper()?;
         client.send(&encode(&mount_filesystem("vol-a"))?)?;
         let mut device = None;
         wait::until(patience, || {
@@ -106,10 +106,10 @@ impl Taken {
     }
 
     /// Lets the mounter go on as it was, and returns what the client is answered, if anything.
-    fn end(self, stand: &Stand) -> Result<Option<Response>> {
+    fn end(self, rig: &Rig) -> Result<Option<Response>> {
         let Self { taken, client, .. } = self;
         drop(taken);
-        ensure!(client.is_answered(stand.patience(Duration::from_secs(10)))?, "no answer, and no end");
+        ensure!(client.is_answered(rig.patience(Duration::from_secs(10)))?, "no answer, and no end");
         let packet = client.receive()?;
         Ok(packet.map(|packet| decode(&packet)).transpose()?)
     }
@@ -180,94 +180,94 @@ const WRONG: [Answer; 14] = [
     }),
 ];
 
-fn what_is_not_the_mount_that_was_asked_for_ends_the_helper(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+fn what_is_not_the_mount_that_was_asked_for_ends_the_helper(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     let mut said = 0;
     for (what, answer) in WRONG {
         let mut tried = || -> Result<()> {
-            let mut taken = Taken::start(stand)?;
+            let mut taken = Taken::start(rig)?;
             answer(&mut taken)?;
-            let answered = taken.end(stand)?;
+            let answered = taken.end(rig)?;
             ensure!(answered.is_none(), "{answered:?}");
-            stand.end_of_helper(stand.patience(Duration::from_secs(10)))?;
-            let log = fs::read_to_string(stand.logs().join("helper.log"))?;
+            rig.end_of_helper(rig.patience(Duration::from_secs(10)))?;
+            let log = fs::read_to_string(rig.logs().join("helper.log"))?;
             ensure!(log[said..].contains("it cannot go on with a mounter"), "{log}");
             said = log.len();
-            ensure!(mounts::below(&stand.publish_directory())?.is_empty());
-            stand.start_helper()?;
-            check_all_is_well(stand)
+            ensure!(mounts::below(&rig.publish_directory())?.is_empty());
+            rig.start_helper()?;
+            check_all_is_well(rig)
         };
         tried().context(what)?;
     }
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
 /// Starts the helper anew, with which everything is well again.
-fn renew(stand: &mut Stand) -> Result<()> {
-    stand.restart_helper()?;
-    check_all_is_well(stand)
+fn renew(rig: &mut Rig) -> Result<()> {
+    rig.restart_helper()?;
+    check_all_is_well(rig)
 }
 
 /// Checks that the volume can be used.
-fn check_all_is_well(stand: &Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_all_is_well(rig: &Rig) -> Result<()> {
+    let helper = rig.helper()?;
     for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), unbind("vol-a", "a")] {
         helper.ask(&request)?;
     }
     helper.ask_patiently(&unmount_filesystem("vol-a"))?;
-    check_detached(stand)?;
-    check_image(stand, "vol-a")
+    check_detached(rig)?;
+    check_image(rig, "vol-a")
 }
 
-fn an_error_with_whatever_comes_beside_it_is_an_error(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+fn an_error_with_whatever_comes_beside_it_is_an_error(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     for (errno, wanted, with_mount) in [(5, 5, false), (-1, 1, false), (i32::MIN, 1, true), (i32::MAX, 4095, true)] {
-        let mut taken = Taken::start(stand)?;
+        let mut taken = Taken::start(rig)?;
         let mount = if with_mount { Some(taken.mount_of_device(&[])?) } else { None };
         taken.answer(&errno.to_ne_bytes(), mount.as_slice())?;
-        let Some(Err(error)) = taken.end(stand)? else { bail!("{errno}: no error") };
+        let Some(Err(error)) = taken.end(rig)? else { bail!("{errno}: no error") };
         ensure!(error.kind == ErrorKind::Io(wanted), "{errno}: {error:?}");
-        renew(stand).with_context(|| errno.to_string())?;
+        renew(rig).with_context(|| errno.to_string())?;
     }
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_mount_with_something_beside_it_is_that_mount(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    let open = |stand: &mut Stand| -> Result<usize> {
-        Ok(fs::read_dir(format!("/proc/{}/fd", stand.running_helper()?.pid()))?.count())
+fn a_mount_with_something_beside_it_is_that_mount(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    let open = |rig: &mut Rig| -> Result<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/fd", rig.running_helper()?.pid()))?.count())
     };
-    let mut taken = Taken::start(stand)?;
-    let before = open(stand)?;
+    let mut taken = Taken::start(rig)?;
+    let before = open(rig)?;
     let (mount, other) = (taken.mount_of_device(&[])?, taken.mount("tmpfs", &[])?);
     taken.answer(&[0; 4], &[mount, other, taken.line])?;
-    let answered = taken.end(stand)?;
+    let answered = taken.end(rig)?;
     ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
-    ensure!(open(stand)? <= before, "the helper keeps what came beside it");
-    renew(stand)?;
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    ensure!(open(rig)? <= before, "the helper keeps what came beside it");
+    renew(rig)?;
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
 /// It can hold up the end of its own pool's filesystems. Nothing is attached twice for that.
-fn a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    let mut taken = Taken::start(stand)?;
+fn a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    let mut taken = Taken::start(rig)?;
     let (mount, kept) = (taken.mount_of_device(&[])?, taken.mount_of_device(&[])?);
     ensure!(mount != kept);
     well(&mut taken, mount)?;
-    let answered = taken.end(stand)?;
+    let answered = taken.end(rig)?;
     ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     for _ in 0..2 {
         let refused = helper.request(&delete("vol-a"))?;
         ensure!(matches!(&refused, Err(error) if error.kind == ErrorKind::Busy), "{refused:?}");
     }
-    let devices = bulkhead_tests::observe::loops::backed_by(&stand.pool().device()?)?;
+    let devices = bulkhead_tests::observe::loops::backed_by(&rig.pool().device()?)?;
     ensure!(devices.len() == 1, "{devices:?}");
-    renew(stand)?;
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    renew(rig)?;
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }

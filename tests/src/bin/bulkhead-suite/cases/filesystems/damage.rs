@@ -13,7 +13,7 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::{SIZE, check_detached, check_image, end, image, make_pool_of, start, usage};
 
@@ -45,17 +45,17 @@ const DAMAGES: [Damage; 4] = [
     }),
 ];
 
-fn a_rotten_image_is_not_mounted_and_harms_no_other(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn a_rotten_image_is_not_mounted_and_harms_no_other(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
     helper.ask(&mount_filesystem("vol-b"))?;
     helper.ask(&bind("vol-b", "b"))?;
     for (what, damage) in DAMAGES {
         let damaged = || -> Result<()> {
             helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-            damage(&File::options().read(true).write(true).open(image(stand, "vol-a"))?)?;
-            let before = fs::metadata(image(stand, "vol-a"))?.len();
+            damage(&File::options().read(true).write(true).open(image(rig, "vol-a"))?)?;
+            let before = fs::metadata(image(rig, "vol-a"))?.len();
             for _ in 0..2 {
                 let refused = helper.request(&mount_filesystem("vol-a"))?;
                 ensure!(matches!(&refused, Err(error) if matches!(error.kind, ErrorKind::Io(_))), "{refused:?}");
@@ -63,12 +63,12 @@ fn a_rotten_image_is_not_mounted_and_harms_no_other(stand: &mut Stand) -> Result
                 let is_said = matches!(found, Some(Condition::NotMountable { .. } | Condition::ImageSize { .. }));
                 ensure!(is_said, "{found:?}");
             }
-            ensure!(fs::metadata(image(stand, "vol-a"))?.len() == before, "the image was changed");
+            ensure!(fs::metadata(image(rig, "vol-a"))?.len() == before, "the image was changed");
             denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::Invalid, "not mounted")?;
-            fs::write(stand.target("b/file"), what)?;
+            fs::write(rig.target("b/file"), what)?;
             helper.ask(&delete("vol-a"))?;
-            bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(15)), || {
-                ensure!(stand.pool().entries()? == ["vol-b"], "it is being emptied");
+            bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(15)), || {
+                ensure!(rig.pool().entries()? == ["vol-b"], "it is being emptied");
                 Ok(())
             })
         };
@@ -76,39 +76,39 @@ fn a_rotten_image_is_not_mounted_and_harms_no_other(stand: &mut Stand) -> Result
     }
     // One whose sectors are smaller than the device's is not mounted either. Another filesystem of the same size is one.
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=512"]).arg(image(stand, "vol-a")))?;
+    run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=512"]).arg(image(rig, "vol-a")))?;
     let refused = helper.request(&mount_filesystem("vol-a"))?;
     ensure!(matches!(&refused, Err(error) if matches!(error.kind, ErrorKind::Io(_))), "{refused:?}");
-    run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096"]).arg(image(stand, "vol-a")))?;
+    run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096"]).arg(image(rig, "vol-a")))?;
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&bind("vol-a", "a"))?;
-    ensure!(fs::read_dir(stand.target("a"))?.count() == 0);
+    ensure!(fs::read_dir(rig.target("a"))?.count() == 0);
     for id in ["a", "b"] {
         helper.ask(&unbind(&format!("vol-{id}"), id))?;
         helper.ask(&unmount_filesystem(&format!("vol-{id}")))?;
-        check_image(stand, &format!("vol-{id}"))?;
+        check_image(rig, &format!("vol-{id}"))?;
         helper.ask(&delete(&format!("vol-{id}")))?;
     }
-    check_detached(stand)
+    check_detached(rig)
 }
 
-fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let mut helper = stand.helper()?;
+fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let mut helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, filesystem_spec(SIZE)))?;
         helper.ask(&mount_filesystem(id))?;
         helper.ask(&bind(id, id))?;
     }
     for restarts in [false, true] {
-        let file = File::create(stand.target("vol-a/file"))?;
+        let file = File::create(rig.target("vol-a/file"))?;
         file.sync_all()?;
         drop(file);
-        run(Command::new("xfs_io").args(["-x", "-c", "shutdown -f"]).arg(stand.target("vol-a")))?;
+        run(Command::new("xfs_io").args(["-x", "-c", "shutdown -f"]).arg(rig.target("vol-a")))?;
         if restarts {
             drop(helper);
-            stand.restart_helper()?;
-            helper = stand.helper()?;
+            rig.restart_helper()?;
+            helper = rig.helper()?;
         }
         let condition = |target| Ok::<_, anyhow::Error>(usage(&helper, "vol-a", target)?.condition);
         // A helper that is started anew cannot reach it.
@@ -120,21 +120,21 @@ fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(stand: &mut S
             let refused = helper.request(&mount_filesystem("vol-a"))?;
             ensure!(matches!(&refused, Err(error) if error.kind == ErrorKind::Io(5)), "{refused:?}");
             let grown = helper.request(&grow_filesystem("vol-a", 2 * SIZE))?;
-            ensure!(grown.is_err() && fs::metadata(image(stand, "vol-a"))?.len() == SIZE, "{grown:?}");
+            ensure!(grown.is_err() && fs::metadata(image(rig, "vol-a"))?.len() == SIZE, "{grown:?}");
         }
         denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
         // All others go on.
-        fs::write(stand.target("vol-b/file"), "content")?;
+        fs::write(rig.target("vol-b/file"), "content")?;
         for _ in 0..2 {
             helper.ask(&unbind("vol-a", "vol-a")).context("unpublish")?;
             helper.ask(&unmount_filesystem("vol-a")).context("unmount")?;
         }
-        ensure!(mounts::below(&stand.publish_directory())?.len() == 1);
+        ensure!(mounts::below(&rig.publish_directory())?.len() == 1);
         helper.ask(&mount_filesystem("vol-a"))?;
         helper.ask(&bind("vol-a", "vol-a"))?;
-        ensure!(stand.target("vol-a/file").exists());
+        ensure!(rig.target("vol-a/file").exists());
     }
-    end(stand, &helper, &["vol-a", "vol-b"])
+    end(rig, &helper, &["vol-a", "vol-b"])
 }
 
 /// Fills a filesystem with directories and files, which a walk has to read.
@@ -184,9 +184,9 @@ const DAMAGES_IN_USE: [Damage; 3] = [
     }),
 ];
 
-fn what_rots_while_it_is_mounted_harms_no_other(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn what_rots_while_it_is_mounted_harms_no_other(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
     helper.ask(&mount_filesystem("vol-b"))?;
     helper.ask(&bind("vol-b", "vol-b"))?;
@@ -195,21 +195,21 @@ fn what_rots_while_it_is_mounted_harms_no_other(stand: &mut Stand) -> Result<()>
             helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
             let publish = [mount_filesystem("vol-a"), bind("vol-a", "vol-a")];
             publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
-            fill(&stand.target("vol-a"))?;
+            fill(&rig.target("vol-a"))?;
             // Mounted anew: what was in memory is read again.
             helper.ask(&unbind("vol-a", "vol-a"))?;
             helper.ask(&unmount_filesystem("vol-a"))?;
             publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
-            damage(&File::options().read(true).write(true).open(image(stand, "vol-a"))?)?;
-            let left = whole(&stand.target("vol-a"));
+            damage(&File::options().read(true).write(true).open(image(rig, "vol-a"))?)?;
+            let left = whole(&rig.target("vol-a"));
             ensure!(left < 200, "everything is there");
-            let _ = fs::write(stand.target("vol-a/new"), "content");
-            run(Command::new("sync").arg("-f").arg(stand.target("vol-a"))).unwrap_or_default();
+            let _ = fs::write(rig.target("vol-a/new"), "content");
+            run(Command::new("sync").arg("-f").arg(rig.target("vol-a"))).unwrap_or_default();
             // A filesystem that does not come to write what it cannot read goes on. The length is always told.
             let found = usage(&helper, "vol-a", None)?.condition;
             let is_told = matches!(found, Some(Condition::ImageSize { .. }));
             ensure!(is_told == (what == "it is truncated"), "{found:?}");
-            fs::write(stand.target("vol-b/file"), what)?;
+            fs::write(rig.target("vol-b/file"), what)?;
             ensure!(usage(&helper, "vol-b", None)?.condition.is_none());
             helper.ask(&unbind("vol-a", "vol-a"))?;
             helper.ask_patiently(&unmount_filesystem("vol-a"))?;
@@ -224,14 +224,14 @@ fn what_rots_while_it_is_mounted_harms_no_other(stand: &mut Stand) -> Result<()>
         };
         damaged().context(what)?;
     }
-    end(stand, &helper, &["vol-b"])
+    end(rig, &helper, &["vol-b"])
 }
 
 /// Below a sparse image there may be no block left.
-fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(stand: &mut Stand) -> Result<()> {
-    make_pool_of(stand, 1024, 2)?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(rig: &mut Rig) -> Result<()> {
+    make_pool_of(rig, 1024, 2)?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let mut preallocated = filesystem_spec(SIZE);
     if let VolumeKind::Filesystem { sparse, .. } = &mut preallocated.kind {
         *sparse = false;
@@ -240,10 +240,10 @@ fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(stand: &mut Stand) -> Resul
         helper.ask(&create(id, spec))?;
         helper.ask(&mount_filesystem(id))?;
         helper.ask(&bind(id, id))?;
-        fs::write(stand.target(id).join("kept"), "content")?;
-        run(Command::new("sync").arg("-f").arg(stand.target(id)))?;
+        fs::write(rig.target(id).join("kept"), "content")?;
+        run(Command::new("sync").arg("-f").arg(rig.target(id)))?;
     }
-    let filler = stand.pool().directory.join("filler");
+    let filler = rig.pool().directory.join("filler");
     let mut file = File::create(&filler)?;
     while file.write_all(&[7; 1 << 20]).and_then(|()| file.sync_data()).is_ok() {}
     for length in [64 << 10, 4096, 1] {
@@ -251,7 +251,7 @@ fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(stand: &mut Stand) -> Resul
     }
     drop(file);
     let write = |id: &str, name: &str| -> std::io::Result<()> {
-        let mut file = File::create(stand.target(id).join(name))?;
+        let mut file = File::create(rig.target(id).join(name))?;
         for _ in 0..32 {
             file.write_all(&[7; 1 << 20])?;
         }
@@ -263,14 +263,14 @@ fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(stand: &mut Stand) -> Resul
     println!("in a full pool: {found:?}");
     // Whatever it has become, it can be let go, and no other is touched by that.
     fs::remove_file(&filler)?;
-    run(Command::new("sync").arg("-f").arg(&stand.pool().directory))?;
+    run(Command::new("sync").arg("-f").arg(&rig.pool().directory))?;
     helper.ask(&unbind("vol-a", "vol-a"))?;
     helper.ask_patiently(&unmount_filesystem("vol-a"))?;
     for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
         helper.ask(&request)?;
     }
-    ensure!(fs::read(stand.target("vol-a/kept"))? == b"content", "what was synced is gone");
+    ensure!(fs::read(rig.target("vol-a/kept"))? == b"content", "what was synced is gone");
     write("vol-a", "later").context("with room again")?;
     ensure!(usage(&helper, "vol-a", None)?.condition.is_none());
-    end(stand, &helper, &["vol-a", "vol-b"])
+    end(rig, &helper, &["vol-a", "vol-b"])
 }

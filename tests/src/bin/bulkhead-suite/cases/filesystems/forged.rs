@@ -14,7 +14,7 @@ use bulkhead_tests::expect::{denied, refused};
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::fs::{RenameFlags, XattrFlags, fgetxattr, fremovexattr, fsetxattr, renameat_with};
 use tonic::Code;
 
@@ -30,21 +30,21 @@ const RECORD: &str = "trusted.bulkhead";
 const MARK: &str = "trusted.bulkhead.filesystem";
 
 /// Makes vol-f with a filesystem, and vol-b, a block volume with a perfect copy of it, as a tenant could write it.
-fn make(helper: &HelperClient, stand: &Stand) -> Result<()> {
+fn make(helper: &HelperClient, rig: &Rig) -> Result<()> {
     helper.ask(&create("vol-f", filesystem_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     helper.ask(&mount_filesystem("vol-f"))?;
     helper.ask(&bind("vol-f", "f"))?;
-    fs::write(stand.target("f/file"), "content")?;
+    fs::write(rig.target("f/file"), "content")?;
     helper.ask(&unbind("vol-f", "f"))?;
     helper.ask(&unmount_filesystem("vol-f"))?;
-    fs::copy(image(stand, "vol-f"), image(stand, "vol-b"))?;
+    fs::copy(image(rig, "vol-f"), image(rig, "vol-b"))?;
     Ok(())
 }
 
 /// The directory of a volume, and its record.
-fn record(stand: &Stand, id: &str) -> Result<(File, Vec<u8>)> {
-    let outer = File::open(stand.pool().volume(id))?;
+fn record(rig: &Rig, id: &str) -> Result<(File, Vec<u8>)> {
+    let outer = File::open(rig.pool().volume(id))?;
     let mut record = vec![0; 256];
     let length = fgetxattr(&outer, RECORD, &mut record[..])?;
     record.truncate(length);
@@ -56,18 +56,18 @@ fn exchange(one: &Path, other: &Path) -> Result<()> {
 }
 
 /// What somebody does to the two volumes, and how often it is undone by the same.
-type Forgery = (&'static str, &'static [&'static str], fn(&Stand) -> Result<Box<dyn FnOnce() -> Result<()>>>);
+type Forgery = (&'static str, &'static [&'static str], fn(&Rig) -> Result<Box<dyn FnOnce() -> Result<()>>>);
 
 /// Puts the record of one volume onto another.
-fn copy_record(stand: &Stand, from: &str, to: &str) -> Result<Box<dyn FnOnce() -> Result<()>>> {
-    let ((_, copied), (outer, own)) = (record(stand, from)?, record(stand, to)?);
+fn copy_record(rig: &Rig, from: &str, to: &str) -> Result<Box<dyn FnOnce() -> Result<()>>> {
+    let ((_, copied), (outer, own)) = (record(rig, from)?, record(rig, to)?);
     fsetxattr(&outer, RECORD, &copied, XattrFlags::REPLACE)?;
     Ok(Box::new(move || Ok(fsetxattr(&outer, RECORD, &own, XattrFlags::REPLACE)?)))
 }
 
 /// Puts something else in the place of a volume's image.
-fn replace(stand: &Stand, id: &str, by: impl FnOnce(&Path) -> Result<()>) -> Result<Box<dyn FnOnce() -> Result<()>>> {
-    let (own, aside) = (image(stand, id), image(stand, id).with_extension("aside"));
+fn replace(rig: &Rig, id: &str, by: impl FnOnce(&Path) -> Result<()>) -> Result<Box<dyn FnOnce() -> Result<()>>> {
+    let (own, aside) = (image(rig, id), image(rig, id).with_extension("aside"));
     fs::rename(&own, &aside)?;
     by(&own)?;
     Ok(Box::new(move || Ok(fs::rename(aside, own)?)))
@@ -75,41 +75,41 @@ fn replace(stand: &Stand, id: &str, by: impl FnOnce(&Path) -> Result<()>) -> Res
 
 /// Each with the volumes that are not served for it.
 const FORGERIES: [Forgery; 8] = [
-    ("the record of the filesystem is copied to the block volume", &["vol-b"], |stand| {
-        copy_record(stand, "vol-f", "vol-b")
+    ("the record of the filesystem is copied to the block volume", &["vol-b"], |rig| {
+        copy_record(rig, "vol-f", "vol-b")
     }),
-    ("the record of the block volume is copied to the filesystem", &["vol-f"], |stand| {
-        copy_record(stand, "vol-b", "vol-f")
+    ("the record of the block volume is copied to the filesystem", &["vol-f"], |rig| {
+        copy_record(rig, "vol-b", "vol-f")
     }),
-    ("the images are exchanged", &["vol-b", "vol-f"], |stand| {
-        let (one, other) = (image(stand, "vol-f"), image(stand, "vol-b"));
+    ("the images are exchanged", &["vol-b", "vol-f"], |rig| {
+        let (one, other) = (image(rig, "vol-f"), image(rig, "vol-b"));
         exchange(&one, &other)?;
         Ok(Box::new(move || exchange(&one, &other)))
     }),
-    ("the block volume's image is copied over the filesystem's", &["vol-f"], |stand| {
-        let from = image(stand, "vol-b");
-        replace(stand, "vol-f", |own| run(Command::new("cp").arg("-a").args([from.as_path(), own])))
+    ("the block volume's image is copied over the filesystem's", &["vol-f"], |rig| {
+        let from = image(rig, "vol-b");
+        replace(rig, "vol-f", |own| run(Command::new("cp").arg("-a").args([from.as_path(), own])))
     }),
-    ("the filesystem's image is copied over the block volume's", &["vol-b"], |stand| {
-        let from = image(stand, "vol-f");
-        replace(stand, "vol-b", |own| run(Command::new("cp").arg("-a").args([from.as_path(), own])))
+    ("the filesystem's image is copied over the block volume's", &["vol-b"], |rig| {
+        let from = image(rig, "vol-f");
+        replace(rig, "vol-b", |own| run(Command::new("cp").arg("-a").args([from.as_path(), own])))
     }),
-    ("the block volume's image is a link", &["vol-f"], |stand| {
-        replace(stand, "vol-f", |own| Ok(std::os::unix::fs::symlink("../vol-b/image", own)?))
+    ("the block volume's image is a link", &["vol-f"], |rig| {
+        replace(rig, "vol-f", |own| Ok(std::os::unix::fs::symlink("../vol-b/image", own)?))
     }),
-    ("the filesystem's image has another name as the block volume's", &["vol-b"], |stand| {
-        let from = image(stand, "vol-f");
-        replace(stand, "vol-b", |own| Ok(fs::hard_link(&from, own)?))
+    ("the filesystem's image has another name as the block volume's", &["vol-b"], |rig| {
+        let from = image(rig, "vol-f");
+        replace(rig, "vol-b", |own| Ok(fs::hard_link(&from, own)?))
     }),
-    ("the block volume's image has another name as the filesystem's", &["vol-f"], |stand| {
-        let from = image(stand, "vol-b");
-        replace(stand, "vol-f", |own| Ok(fs::hard_link(&from, own)?))
+    ("the block volume's image has another name as the filesystem's", &["vol-f"], |rig| {
+        let from = image(rig, "vol-b");
+        replace(rig, "vol-f", |own| Ok(fs::hard_link(&from, own)?))
     }),
 ];
 
 /// Checks that what is not served of the two volumes is not to be had in any way, nor anything that a tenant wrote mounted.
-fn check_not_to_be_had(stand: &Stand, not_served: &[&str]) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_not_to_be_had(rig: &Rig, not_served: &[&str]) -> Result<()> {
+    let helper = rig.helper()?;
     for id in ["vol-f", "vol-b"] {
         let is_served = !not_served.contains(&id);
         for request in [mount_filesystem(id), bind(id, "x"), grow_filesystem(id, 2 * SIZE), attach(id), delete(id)] {
@@ -123,101 +123,97 @@ fn check_not_to_be_had(stand: &Stand, not_served: &[&str]) -> Result<()> {
             denied(helper.request(&request)?, kind, id).with_context(|| format!("{request:?}"))?;
         }
     }
-    ensure!(mounts::below(&stand.publish_directory())?.is_empty());
-    check_detached(stand)
+    ensure!(mounts::below(&rig.publish_directory())?.is_empty());
+    check_detached(rig)
 }
 
-fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let quotas = stand.setting.enforces_sizes();
-    make(&stand.helper()?, stand)?;
+fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let quotas = rig.run_options.enforces_sizes();
+    make(&rig.helper()?, rig)?;
     for (what, not_served, forge) in FORGERIES {
         // Where there are quotas, the kernel itself refuses (EXDEV): no file gets a name in another project's directory.
         if quotas && (what.contains("another name") || what.contains("exchanged")) {
             continue;
         }
-        stand.kill_helper()?;
-        let undo = forge(stand).context(what)?;
+        rig.kill_helper()?;
+        let undo = forge(rig).context(what)?;
         for _ in 0..2 {
-            stand.start_helper()?;
-            check_not_to_be_had(stand, not_served).context(what)?;
-            stand.kill_helper()?;
+            rig.start_helper()?;
+            check_not_to_be_had(rig, not_served).context(what)?;
+            rig.kill_helper()?;
         }
         undo().context(what)?;
-        stand.start_helper()?;
+        rig.start_helper()?;
     }
     // Directories that exchange their names exchange their volumes: each is of the kind of its record.
-    stand.kill_helper()?;
-    let [one, other] = ["vol-f", "vol-b"].map(|id| stand.pool().volume(id));
+    rig.kill_helper()?;
+    let [one, other] = ["vol-f", "vol-b"].map(|id| rig.pool().volume(id));
     exchange(&one, &other)?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     denied(helper.request(&mount_filesystem("vol-f"))?, ErrorKind::WrongKind, "vol-f")?;
     denied(helper.request(&attach("vol-b"))?, ErrorKind::WrongKind, "vol-b")?;
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     exchange(&one, &other)?;
     // Two volumes of one kind on one image would be two filesystems that write there.
-    stand.start_helper()?;
-    stand.helper()?.ask(&create("vol-g", filesystem_spec(SIZE)))?;
+    rig.start_helper()?;
+    rig.helper()?.ask(&create("vol-g", filesystem_spec(SIZE)))?;
     if !quotas {
-        stand.kill_helper()?;
-        let from = image(stand, "vol-f");
-        let undo = replace(stand, "vol-g", |own| Ok(fs::hard_link(&from, own)?))?;
-        stand.start_helper()?;
+        rig.kill_helper()?;
+        let from = image(rig, "vol-f");
+        let undo = replace(rig, "vol-g", |own| Ok(fs::hard_link(&from, own)?))?;
+        rig.start_helper()?;
         for id in ["vol-f", "vol-g"] {
-            denied(
-                stand.helper()?.request(&mount_filesystem(id))?,
-                ErrorKind::PoolBroken,
-                "its image is also that of",
-            )?;
+            denied(rig.helper()?.request(&mount_filesystem(id))?, ErrorKind::PoolBroken, "its image is also that of")?;
         }
-        stand.kill_helper()?;
+        rig.kill_helper()?;
         undo()?;
-        stand.start_helper()?;
+        rig.start_helper()?;
     }
-    stand.helper()?.ask(&delete("vol-g"))?;
-    stand.kill_helper()?;
+    rig.helper()?.ask(&delete("vol-g"))?;
+    rig.kill_helper()?;
     // A restored image without its mark is not served; with it, it is.
-    let restored = File::open(image(stand, "vol-f"))?;
+    let restored = File::open(image(rig, "vol-f"))?;
     fremovexattr(&restored, MARK)?;
-    stand.start_helper()?;
-    denied(stand.helper()?.request(&mount_filesystem("vol-f"))?, ErrorKind::PoolBroken, "its image is not")?;
-    stand.kill_helper()?;
+    rig.start_helper()?;
+    denied(rig.helper()?.request(&mount_filesystem("vol-f"))?, ErrorKind::PoolBroken, "its image is not")?;
+    rig.kill_helper()?;
     fsetxattr(&restored, MARK, b"1", XattrFlags::CREATE)?;
     drop(restored);
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&mount_filesystem("vol-f"))?;
     helper.ask(&bind("vol-f", "f"))?;
-    ensure!(fs::read(stand.target("f/file"))? == b"content");
+    ensure!(fs::read(rig.target("f/file"))? == b"content");
     helper.ask(&unbind("vol-f", "f"))?;
     helper.ask(&unmount_filesystem("vol-f"))?;
-    check_image(stand, "vol-f")?;
+    check_image(rig, "vol-f")?;
     for id in ["vol-f", "vol-b"] {
         helper.ask(&delete(id))?;
     }
     Ok(())
 }
 
-fn what_is_exchanged_while_it_is_served_changes_no_kind(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
-    make(&helper, stand)?;
-    let images = ["vol-f", "vol-b"].map(|id| image(stand, id));
-    let directories = ["vol-f", "vol-b"].map(|id| stand.pool().volume(id));
+fn what_is_exchanged_while_it_is_served_changes_no_kind(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
+    make(&helper, rig)?;
+    let images = ["vol-f", "vol-b"].map(|id| image(rig, id));
+    let directories = ["vol-f", "vol-b"].map(|id| rig.pool().volume(id));
     // Between projects the kernel exchanges no images (EXDEV).
-    let quotas = stand.setting.enforces_sizes();
+    let quotas = rig.run_options.enforces_sizes();
     let images = (!quotas).then_some(images);
     for [one, other] in images.clone().into_iter().chain([directories]) {
         exchange(&one, &other)?;
         for request in [mount_filesystem("vol-f"), attach("vol-b"), grow_filesystem("vol-f", 2 * SIZE)] {
             denied(helper.request(&request)?, ErrorKind::PoolBroken, "was replaced while it was served")?;
         }
-        check_detached(stand)?;
+        check_detached(rig)?;
         exchange(&one, &other)?;
     }
     // A record is read at the start only.
-    let undo = copy_record(stand, "vol-f", "vol-b")?;
+    let undo = copy_record(rig, "vol-f", "vol-b")?;
     denied(helper.request(&mount_filesystem("vol-b"))?, ErrorKind::WrongKind, "vol-b")?;
     undo()?;
     // While it is mounted or attached, its own device is what it is on.
@@ -225,8 +221,8 @@ fn what_is_exchanged_while_it_is_served_changes_no_kind(stand: &mut Stand) -> Re
     helper.ask(&attach("vol-b"))?;
     images.iter().try_for_each(|[one, other]| exchange(one, other))?;
     helper.ask(&bind("vol-f", "f"))?;
-    ensure!(fs::read(stand.target("f/file"))? == b"content");
-    let devices = loops::backed_by(&stand.pool().device()?)?;
+    ensure!(fs::read(rig.target("f/file"))? == b"content");
+    let devices = loops::backed_by(&rig.pool().device()?)?;
     ensure!(devices.len() == 2, "{devices:?}");
     images.iter().try_for_each(|[one, other]| exchange(one, other))?;
     for request in
@@ -234,25 +230,25 @@ fn what_is_exchanged_while_it_is_served_changes_no_kind(stand: &mut Stand) -> Re
     {
         helper.ask(&request)?;
     }
-    check_detached(stand)
+    check_detached(rig)
 }
 
 /// Checks that a call to publish is refused, and that nothing is mounted or attached for it.
-fn check_refused(stand: &Stand, request: NodePublishVolumeRequest) -> Result<()> {
+fn check_refused(rig: &Rig, request: NodePublishVolumeRequest) -> Result<()> {
     let what = format!("{request:?}");
-    refused(stand.csi()?.node_publish_volume(request), Code::FailedPrecondition, "is not a").context(what)?;
-    ensure!(mounts::below(&stand.publish_directory())?.is_empty());
-    check_detached(stand)
+    refused(rig.csi()?.node_publish_volume(request), Code::FailedPrecondition, "is not a").context(what)?;
+    ensure!(mounts::below(&rig.publish_directory())?.is_empty());
+    check_detached(rig)
 }
 
 /// The parameters of a class, or the attributes of a PersistentVolume.
 type Class = &'static [(&'static str, &'static str)];
 
 /// The objects of Kubernetes reach the node as the fields of calls.
-fn objects_that_are_edited_change_no_kind(stand: &mut Stand) -> Result<()> {
-    stand.add_pool_for_filesystems("default")?;
-    stand.start()?;
-    let client = stand.csi()?;
+fn objects_that_are_edited_change_no_kind(rig: &mut Rig) -> Result<()> {
+    rig.add_pool_for_filesystems("default")?;
+    rig.start()?;
+    let client = rig.csi()?;
     let size = i64::try_from(SIZE)?;
     let images: Class = &[("backing", "image"), ("sparse", "true")];
     let of_class = |name, capability, class: Class| CreateVolumeRequest {
@@ -262,10 +258,10 @@ fn objects_that_are_edited_change_no_kind(stand: &mut Stand) -> Result<()> {
     client.create_volume(of_class("vol-f", mount(), images))?;
     client.create_volume(requests::create("vol-b", size, block()))?;
     client.create_volume(requests::create("vol-d", 16 * MIB, mount()))?;
-    fs::copy(image(stand, "vol-f"), image(stand, "vol-b"))?;
+    fs::copy(image(rig, "vol-f"), image(rig, "vol-b"))?;
 
     // A PersistentVolume, or a claim, with another volume mode, filesystem type, attributes or handle.
-    let target = stand.target("t");
+    let target = rig.target("t");
     let forged: Class = &[("backing", "image"), ("sparse", "true"), ("fsType", "xfs"), ("kind", "filesystem")];
     for capability in [mount(), mount_with_filesystem("xfs"), mount_with_filesystem("")] {
         for context in [&[], forged] {
@@ -276,16 +272,16 @@ fn objects_that_are_edited_change_no_kind(stand: &mut Stand) -> Result<()> {
                     readonly,
                     ..requests::publish("vol-b", &target, capability.clone())
                 };
-                check_refused(stand, publish)?;
+                check_refused(rig, publish)?;
             }
         }
     }
     for id in ["vol-f", "vol-d"] {
-        check_refused(stand, requests::publish(id, &target, block()))?;
-        check_refused(stand, requests::publish_read_only(id, &target, block()))?;
+        check_refused(rig, requests::publish(id, &target, block()))?;
+        check_refused(rig, requests::publish_read_only(id, &target, block()))?;
     }
     // Each while the other is in use as what it is.
-    let (device, directory) = (stand.target("device"), stand.target("directory"));
+    let (device, directory) = (rig.target("device"), rig.target("directory"));
     client.node_publish_volume(requests::publish("vol-b", &device, block()))?;
     client.node_publish_volume(requests::publish("vol-f", &directory, mount()))?;
     for (id, capability) in [("vol-b", mount()), ("vol-f", block())] {
@@ -297,7 +293,7 @@ fn objects_that_are_edited_change_no_kind(stand: &mut Stand) -> Result<()> {
     for request in same_size {
         ensure!(client.node_expand_volume(request.clone()).is_err(), "{request:?}");
     }
-    ensure!(mounts::below(&stand.publish_directory())?.len() == 2);
+    ensure!(mounts::below(&rig.publish_directory())?.len() == 2);
     // What is unpublished as the other is not there.
     client.node_unpublish_volume(requests::unpublish("vol-f", &device)).err().context("another volume's target")?;
     client.node_unpublish_volume(requests::unpublish("vol-b", &directory)).err().context("another volume's target")?;
@@ -314,11 +310,11 @@ fn objects_that_are_edited_change_no_kind(stand: &mut Stand) -> Result<()> {
         refused(answer, Code::AlreadyExists, "").with_context(|| format!("{name} {class:?}"))?;
     }
     refused(client.create_volume(of_class("vol-n", block(), images)), Code::InvalidArgument, "volumeMode")?;
-    by_hand(stand, &target)?;
+    by_hand(rig, &target)?;
     client.node_unpublish_volume(requests::unpublish("vol-f", &directory))?;
     client.node_unpublish_volume(requests::unpublish("vol-b", &device))?;
-    check_detached(stand)?;
-    check_image(stand, "vol-f")?;
+    check_detached(rig)?;
+    check_image(rig, "vol-f")?;
     for id in ["vol-f", "vol-b", "vol-d"] {
         client.delete_volume(requests::delete(id))?;
     }
@@ -326,7 +322,7 @@ fn objects_that_are_edited_change_no_kind(stand: &mut Stand) -> Result<()> {
 }
 
 /// `bulkheadctl` with the wrong kind.
-fn by_hand(stand: &Stand, target: &Path) -> Result<()> {
+fn by_hand(rig: &Rig, target: &Path) -> Result<()> {
     let at = target.to_str().context("a path that is no text")?;
     for arguments in [
         &["volume", "publish", "vol-b", at][..],
@@ -334,9 +330,9 @@ fn by_hand(stand: &Stand, target: &Path) -> Result<()> {
         &["volume", "publish", "vol-f", at, "--block"],
         &["volume", "publish", "vol-d", at, "--block"],
     ] {
-        let printed = Printed::by(bulkheadctl(&stand.kubelet.csi_socket())?.args(arguments))?;
+        let printed = Printed::by(bulkheadctl(&rig.kubelet.csi_socket())?.args(arguments))?;
         printed.failed().with_context(|| format!("{arguments:?}"))?;
     }
-    ensure!(mounts::below(&stand.publish_directory())?.len() == 2);
+    ensure!(mounts::below(&rig.publish_directory())?.len() == 2);
     Ok(())
 }

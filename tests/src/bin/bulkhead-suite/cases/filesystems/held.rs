@@ -11,7 +11,7 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{mount_image, run};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 use super::{SIZE, check_detached, check_image, end, make_pool, start};
@@ -28,12 +28,12 @@ cases! {
 struct Holder(Child);
 
 impl Holder {
-    fn start(stand: &Stand, target: &str) -> Result<Self> {
+    fn start(rig: &Rig, target: &str) -> Result<Self> {
         // The mount of the directory that a process is in is copied with all others, and the copy takes its place.
         let arguments = ["--mount", "--propagation", "private", "sleep", "600"];
-        let holder = Self(Command::new("unshare").args(arguments).current_dir(stand.target(target)).spawn()?);
+        let holder = Self(Command::new("unshare").args(arguments).current_dir(rig.target(target)).spawn()?);
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
-        wait::until(stand.patience(Duration::from_secs(10)), || {
+        wait::until(rig.patience(Duration::from_secs(10)), || {
             let program = fs::read_to_string(format!("/proc/{}/comm", holder.0.id()))?;
             ensure!(namespace(&holder.0.id().to_string())? != namespace("self")? && program.trim() == "sleep");
             Ok(())
@@ -49,95 +49,95 @@ impl Drop for Holder {
     }
 }
 
-fn what_a_process_still_has_mounted_is_not_let_go(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn what_a_process_still_has_mounted_is_not_let_go(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")] {
         helper.ask(&request)?;
     }
-    fs::write(stand.target("a/file"), "content")?;
-    let holder = Holder::start(stand, "a")?;
+    fs::write(rig.target("a/file"), "content")?;
+    let holder = Holder::start(rig, "a")?;
     helper.ask(&unbind("vol-a", "a"))?;
     // A second device on the image would be a second filesystem that writes there.
     for request in [unmount_filesystem("vol-a"), unmount_filesystem("vol-a"), delete("vol-a")] {
         denied(helper.request(&request)?, ErrorKind::Busy, "vol-a").with_context(|| request.name())?;
     }
     drop(helper);
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "vol-a").context("after a restart")?;
     for request in [mount_filesystem("vol-a"), bind("vol-a", "a")] {
         helper.ask(&request)?;
     }
-    ensure!(fs::read(stand.target("a/file"))? == b"content");
+    ensure!(fs::read(rig.target("a/file"))? == b"content");
     helper.ask(&unbind("vol-a", "a"))?;
     drop(holder);
-    wait::until(stand.patience(Duration::from_secs(20)), || helper.ask(&unmount_filesystem("vol-a")).map(drop))?;
-    check_detached(stand)?;
-    check_image(stand, "vol-a")?;
+    wait::until(rig.patience(Duration::from_secs(20)), || helper.ask(&unmount_filesystem("vol-a")).map(drop))?;
+    check_detached(rig)?;
+    check_image(rig, "vol-a")?;
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn check_other(stand: &Stand) -> Result<()> {
-    let (helper, spec) = (stand.helper()?, directory_spec(1 << 20));
+fn check_other(rig: &Rig) -> Result<()> {
+    let (helper, spec) = (rig.helper()?, directory_spec(1 << 20));
     helper.ask(&bulkhead_protocol::Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec })?;
     helper.ask(&delete("vol-o")).map(drop)
 }
 
-fn a_frozen_pool_holds_up_its_own_filesystems_only(stand: &mut Stand) -> Result<()> {
-    make_pool(stand, 3)?;
-    stand.add_pool("other")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> {
+    make_pool(rig, 3)?;
+    rig.add_pool("other")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, filesystem_spec(SIZE)))?;
     }
     for request in [mount_filesystem("vol-a"), bind("vol-a", "a")] {
         helper.ask(&request)?;
     }
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
     helper.send(&encode(&mount_filesystem("vol-b"))?)?;
-    ensure!(!helper.is_answered(stand.patience(Duration::from_secs(3)))?, "it does not wait");
-    check_other(stand).context("while the mount waits")?;
+    ensure!(!helper.is_answered(rig.patience(Duration::from_secs(3)))?, "it does not wait");
+    check_other(rig).context("while the mount waits")?;
     drop(frozen);
-    ensure!(helper.is_answered(stand.patience(Duration::from_secs(20)))?, "it still waits");
+    ensure!(helper.is_answered(rig.patience(Duration::from_secs(20)))?, "it still waits");
     drop(helper);
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     for request in [mount_filesystem("vol-b"), bind("vol-b", "b"), unbind("vol-b", "b"), unmount_filesystem("vol-b")] {
         helper.ask(&request)?;
     }
     drop(helper);
 
     // A start beside it serves the others, and the next one, once it answers, what was published.
-    stand.kill_helper()?;
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
-    stand.start_helper()?;
-    check_other(stand).context("after a start")?;
+    rig.kill_helper()?;
+    let frozen = Frozen::freeze(&rig.pool().directory)?;
+    rig.start_helper()?;
+    check_other(rig).context("after a start")?;
     drop(frozen);
-    stand.await_end_of_helper(stand.patience(Duration::from_secs(60)))?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.await_end_of_helper(rig.patience(Duration::from_secs(60)))?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let size = 2 * SIZE;
     ensure!(helper.ask(&grow_filesystem("vol-a", size))? == Reply::Size(bytes(size)));
     for request in [unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a"), delete("vol-b")] {
         helper.ask(&request)?;
     }
-    check_detached(stand)
+    check_detached(rig)
 }
 
-fn a_pool_that_has_shut_down_lets_its_filesystems_go(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn a_pool_that_has_shut_down_lets_its_filesystems_go(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")] {
         helper.ask(&request)?;
     }
-    fs::write(stand.target("a/file"), "content")?;
-    run(Command::new("sync").arg("-f").arg(stand.target("a/file")))?;
-    let directory = stand.pool().directory.clone();
+    fs::write(rig.target("a/file"), "content")?;
+    run(Command::new("sync").arg("-f").arg(rig.target("a/file")))?;
+    let directory = rig.pool().directory.clone();
     run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
     ensure!(
-        fs::write(stand.target("a/more"), "content")
-            .and_then(|()| fs::File::open(stand.target("a/more"))?.sync_all())
+        fs::write(rig.target("a/more"), "content")
+            .and_then(|()| fs::File::open(rig.target("a/more"))?.sync_all())
             .is_err()
     );
     for request in
@@ -145,17 +145,17 @@ fn a_pool_that_has_shut_down_lets_its_filesystems_go(stand: &mut Stand) -> Resul
     {
         helper.ask(&request).with_context(|| request.name())?;
     }
-    ensure!(mounts::below(&stand.publish_directory())?.is_empty());
+    ensure!(mounts::below(&rig.publish_directory())?.is_empty());
     drop(helper);
-    stand.kill_helper()?;
-    wait::until(stand.patience(Duration::from_secs(15)), || mounts::unmount_all(&directory))?;
-    mount_image(&stand.setting, &directory.with_extension("disk"), &directory)?;
-    check_detached(stand)?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.kill_helper()?;
+    wait::until(rig.patience(Duration::from_secs(15)), || mounts::unmount_all(&directory))?;
+    mount_image(&rig.run_options, &directory.with_extension("disk"), &directory)?;
+    check_detached(rig)?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
         helper.ask(&request)?;
     }
-    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
-    end(stand, &helper, &["vol-a"])
+    ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
+    end(rig, &helper, &["vol-a"])
 }

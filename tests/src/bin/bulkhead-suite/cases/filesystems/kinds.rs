@@ -5,7 +5,7 @@ use bulkhead_protocol::{ErrorKind, Inodes, MountFlags, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::{SIZE, check_detached, check_image, start};
 
@@ -14,14 +14,14 @@ cases! {
     an_older_client_sees_none_and_makes_none: Bare,
 }
 
-fn no_kind_of_volume_is_taken_for_another(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn no_kind_of_volume_is_taken_for_another(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     helper.ask(&create("vol-c", directory_spec(1 << 20)))?;
     // A perfect filesystem, written by a tenant.
-    std::fs::copy(super::image(stand, "vol-a"), super::image(stand, "vol-b"))?;
+    std::fs::copy(super::image(rig, "vol-a"), super::image(rig, "vol-b"))?;
     for attached in [false, true] {
         if attached {
             helper.ask(&attach("vol-b"))?;
@@ -60,19 +60,19 @@ fn no_kind_of_volume_is_taken_for_another(stand: &mut Stand) -> Result<()> {
     }
     helper.ask(&detach("vol-b"))?;
     helper.ask(&unmount_filesystem("vol-a"))?;
-    check_detached(stand)?;
-    check_image(stand, "vol-a")?;
+    check_detached(rig)?;
+    check_image(rig, "vol-a")?;
     for id in ["vol-a", "vol-b", "vol-c"] {
         helper.ask(&delete(id))?;
     }
     Ok(())
 }
 
-fn an_older_client_sees_none_and_makes_none(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn an_older_client_sees_none_and_makes_none(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    let older = HelperClient::connect(&stand.helper_socket())?;
+    let older = HelperClient::connect(&rig.helper_socket())?;
     ensure!(older.hello(3)?.version == 3);
     for request in
         [create("vol-b", filesystem_spec(SIZE)), mount_filesystem("vol-a"), grow_filesystem("vol-a", 2 * SIZE)]

@@ -10,8 +10,8 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::setting::PoolFilesystem;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::PoolFilesystem;
 use rustix::io::Errno;
 
 use super::{SIZE, check_detached, check_image, end, image, start, usage};
@@ -30,13 +30,13 @@ fn bind_read_only(id: &str, path: &str) -> Request {
     Request::BindMount { volume: volume(id), target: target("work", path), flags, exclusive: false }
 }
 
-fn a_filesystem_lives_and_grows_and_is_found_again(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn a_filesystem_lives_and_grows_and_is_found_again(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     for _ in 0..2 {
         ensure!(helper.ask(&create("vol-a", filesystem_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
     }
-    check_image(stand, "vol-a").context("a fresh image")?;
+    check_image(rig, "vol-a").context("a fresh image")?;
     let none = usage(&helper, "vol-a", None)?;
     ensure!(none.used_bytes.is_none() && none.available_inodes.is_none() && none.condition.is_none(), "{none:?}");
     denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::Invalid, "mount it first")?;
@@ -47,16 +47,16 @@ fn a_filesystem_lives_and_grows_and_is_found_again(stand: &mut Stand) -> Result<
     for request in [bind("vol-a", "a"), bind_read_only("vol-a", "b"), bind("vol-a", "a")] {
         helper.ask(&request)?;
     }
-    let [mount] = &mounts::at(&stand.target("a"))?[..] else { anyhow::bail!("not one mount") };
+    let [mount] = &mounts::at(&rig.target("a"))?[..] else { anyhow::bail!("not one mount") };
     ensure!(mount.filesystem == "xfs" && mount.root.to_str() == Some("/data"), "{mount:?}");
     ensure!(mount.has("nosuid") && mount.has("nodev") && !mount.has("ro"), "{mount:?}");
-    let top = fs::metadata(stand.target("a"))?;
+    let top = fs::metadata(rig.target("a"))?;
     ensure!(top.permissions().mode() & 0o7777 == 0o755 && top.uid() == 0, "{top:?}");
-    File::create(stand.target("a/file"))?.write_all(b"content")?;
-    ensure!(fs::read(stand.target("b/file"))? == b"content");
-    let refused = File::create(stand.target("b/other")).err().and_then(|error| error.raw_os_error());
+    File::create(rig.target("a/file"))?.write_all(b"content")?;
+    ensure!(fs::read(rig.target("b/file"))? == b"content");
+    let refused = File::create(rig.target("b/other")).err().and_then(|error| error.raw_os_error());
     ensure!(refused == Some(Errno::ROFS.raw_os_error()), "{refused:?}");
-    let devices = loops::backed_by(&stand.pool().device()?)?;
+    let devices = loops::backed_by(&rig.pool().device()?)?;
     let [device] = &devices[..] else { anyhow::bail!("{devices:?}") };
     ensure!(device.block_size == 4096 && device.size()? == SIZE, "{device:?}");
 
@@ -73,7 +73,7 @@ fn a_filesystem_lives_and_grows_and_is_found_again(stand: &mut Stand) -> Result<
         ensure!(helper.ask(&grow_filesystem("vol-a", large))? == Reply::Size(bytes(large)));
     }
     ensure!(helper.ask(&grow_filesystem("vol-a", SIZE))? == Reply::Size(bytes(large)), "never smaller");
-    let space = rustix::fs::statvfs(stand.target("a"))?;
+    let space = rustix::fs::statvfs(rig.target("a"))?;
     ensure!(space.f_blocks * space.f_frsize > SIZE * 3 / 2, "{} blocks", space.f_blocks);
     let after = usage(&helper, "vol-a", Some(target("work", "b")))?;
     ensure!(after.available_bytes > before.available_bytes && after.spec.size == bytes(large), "{after:?}");
@@ -86,45 +86,45 @@ fn a_filesystem_lives_and_grows_and_is_found_again(stand: &mut Stand) -> Result<
     for _ in 0..2 {
         helper.ask(&unmount_filesystem("vol-a"))?;
     }
-    check_detached(stand)?;
-    check_image(stand, "vol-a").context("after the first life")?;
+    check_detached(rig)?;
+    check_image(rig, "vol-a").context("after the first life")?;
 
     // Not mounted, it grows when it is mounted next.
     ensure!(helper.ask(&grow_filesystem("vol-a", 3 * SIZE))? == Reply::Size(bytes(3 * SIZE)));
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&bind("vol-a", "a"))?;
-    ensure!(fs::read(stand.target("a/file"))? == b"content");
-    let space = rustix::fs::statvfs(stand.target("a"))?;
+    ensure!(fs::read(rig.target("a/file"))? == b"content");
+    let space = rustix::fs::statvfs(rig.target("a"))?;
     ensure!(space.f_blocks * space.f_frsize > SIZE * 5 / 2, "{} blocks", space.f_blocks);
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&unmount_filesystem("vol-a"))?;
-    check_image(stand, "vol-a").context("after the second life")?;
+    check_image(rig, "vol-a").context("after the second life")?;
     helper.ask(&mount_filesystem("vol-a"))?;
     // What is mounted and not published is deleted with its device.
     helper.ask(&delete("vol-a"))?;
-    check_detached(stand)?;
+    check_detached(rig)?;
     helper.ask(&unmount_filesystem("vol-a")).map(drop)
 }
 
-fn a_preallocated_image_stays_preallocated(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn a_preallocated_image_stays_preallocated(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     let mut spec = filesystem_spec(SIZE);
     if let VolumeKind::Filesystem { sparse, .. } = &mut spec.kind {
         *sparse = false;
     }
     helper.ask(&create("vol-a", spec))?;
-    let allocated = |stand: &Stand| Ok::<_, anyhow::Error>(fs::metadata(image(stand, "vol-a"))?.blocks() * 512);
-    ensure!(allocated(stand)? >= SIZE);
+    let allocated = |rig: &Rig| Ok::<_, anyhow::Error>(fs::metadata(image(rig, "vol-a"))?.blocks() * 512);
+    ensure!(allocated(rig)? >= SIZE);
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&bind("vol-a", "a"))?;
-    fs::write(stand.target("a/file"), vec![7; 1 << 20])?;
+    fs::write(rig.target("a/file"), vec![7; 1 << 20])?;
     helper.ask(&grow_filesystem("vol-a", 2 * SIZE))?;
-    ensure!(allocated(stand)? >= 2 * SIZE);
+    ensure!(allocated(rig)? >= 2 * SIZE);
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&unmount_filesystem("vol-a"))?;
-    ensure!(allocated(stand)? >= 2 * SIZE);
-    check_image(stand, "vol-a")?;
+    ensure!(allocated(rig)? >= 2 * SIZE);
+    check_image(rig, "vol-a")?;
     helper.ask(&delete("vol-a")).map(drop)
 }
 
@@ -136,9 +136,9 @@ fn check_counts(helper: &HelperClient, wanted: (u32, u32)) -> Result<()> {
     Ok(())
 }
 
-fn a_pool_has_no_more_filesystems_than_it_is_configured_for(stand: &mut Stand) -> Result<()> {
-    start(stand, 2)?;
-    let helper = stand.helper()?;
+fn a_pool_has_no_more_filesystems_than_it_is_configured_for(rig: &mut Rig) -> Result<()> {
+    start(rig, 2)?;
+    let helper = rig.helper()?;
     let number = |wanted| check_counts(&helper, (2, wanted));
     number(0)?;
     for id in ["vol-a", "vol-b"] {
@@ -156,43 +156,43 @@ fn a_pool_has_no_more_filesystems_than_it_is_configured_for(stand: &mut Stand) -
     Ok(())
 }
 
-fn a_pool_that_is_not_configured_for_them_has_none(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn a_pool_that_is_not_configured_for_them_has_none(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&bind("vol-a", "a"))?;
     // A helper that is configured for none still lets go of what is there.
-    let options = stand.pools[0].options.clone();
-    stand.pools[0].options = options.replace(",filesystems=3", "");
-    stand.helper_flags.clear();
+    let options = rig.pools[0].options.clone();
+    rig.pools[0].options = options.replace(",filesystems=3", "");
+    rig.helper_flags.clear();
     drop(helper);
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
-    ensure!(super::mounter(stand).is_err(), "there is a mounter");
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
+    ensure!(super::mounter(rig).is_err(), "there is a mounter");
     check_counts(&helper, (0, 1))?;
     for request in
         [create("vol-b", filesystem_spec(SIZE)), mount_filesystem("vol-a"), grow_filesystem("vol-a", 2 * SIZE)]
     {
         denied(helper.request(&request)?, ErrorKind::Unsupported, "configured")?;
     }
-    ensure!(fs::metadata(image(stand, "vol-a"))?.len() == SIZE, "the image has grown");
+    ensure!(fs::metadata(image(rig, "vol-a"))?.len() == SIZE, "the image has grown");
     ensure!(usage(&helper, "vol-a", None)?.used_bytes.is_none());
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&unmount_filesystem("vol-a"))?;
-    check_image(stand, "vol-a")?;
+    check_image(rig, "vol-a")?;
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_full_filesystem_is_its_own_business(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn a_full_filesystem_is_its_own_business(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, filesystem_spec(SIZE)))?;
         helper.ask(&mount_filesystem(id))?;
         helper.ask(&bind(id, id))?;
     }
-    let mut file = File::create(stand.target("vol-a/file"))?;
+    let mut file = File::create(rig.target("vol-a/file"))?;
     let part = vec![7; 4 << 20];
     let error = loop {
         if let Err(error) = file.write_all(&part).and_then(|()| file.sync_data()) {
@@ -202,27 +202,27 @@ fn a_full_filesystem_is_its_own_business(stand: &mut Stand) -> Result<()> {
     ensure!(error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()), "{error}");
     drop(file);
     ensure!(
-        fs::metadata(image(stand, "vol-a"))?.blocks() * 512 <= SIZE + (1 << 20),
+        fs::metadata(image(rig, "vol-a"))?.blocks() * 512 <= SIZE + (1 << 20),
         "the image takes more than its size"
     );
     let full = usage(&helper, "vol-a", None)?;
     ensure!(full.available_bytes.is_some_and(|left| left < 8 << 20), "{full:?}");
-    fs::write(stand.target("vol-b/file"), &part)?;
+    fs::write(rig.target("vol-b/file"), &part)?;
     // Room helps at once.
     helper.ask(&grow_filesystem("vol-a", 2 * SIZE))?;
-    fs::write(stand.target("vol-a/more"), &part)?;
-    end(stand, &helper, &["vol-a", "vol-b"])
+    fs::write(rig.target("vol-a/more"), &part)?;
+    end(rig, &helper, &["vol-a", "vol-b"])
 }
 
-fn what_is_offered_is_only_what_fits(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn what_is_offered_is_only_what_fits(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     for size in [(300 << 20) - 4096, (64 << 40) + 4096] {
         denied(helper.request(&create("vol-a", filesystem_spec(size)))?, ErrorKind::Invalid, "at least 300 MiB")?;
     }
     let large = helper.request(&create("vol-a", filesystem_spec(100 << 30)))?;
     ensure!(matches!(&large, Err(error) if matches!(error.kind, ErrorKind::NoRoom { .. })), "{large:?}");
-    ensure!(stand.setting.pool_fs != PoolFilesystem::Xfs || stand.pool().entries()?.is_empty());
+    ensure!(rig.run_options.pool_fs != PoolFilesystem::Xfs || rig.pool().entries()?.is_empty());
     helper.ask(&create("vol-a", filesystem_spec(300 << 20)))?;
     let other = helper.request(&create("vol-a", filesystem_spec(SIZE)))?;
     ensure!(other == Ok(Reply::Size(bytes(300 << 20))), "{other:?}");

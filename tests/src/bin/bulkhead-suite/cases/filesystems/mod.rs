@@ -10,8 +10,8 @@ use bulkhead_tests::case::Case;
 use bulkhead_tests::helper::{HelperClient, delete, unbind, unmount_filesystem, volume};
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::{Pool, run};
-use bulkhead_tests::setting::Setting;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::RunOptions;
 
 mod answers;
 mod damage;
@@ -45,25 +45,25 @@ const MOUNTER_UID: u32 = 64_123;
 pub const SIZE: u64 = 320 << 20;
 
 /// Starts the helper on such a pool.
-fn start(stand: &mut Stand, filesystems: u32) -> Result<()> {
-    make_pool(stand, filesystems)?;
-    stand.start_helper()
+fn start(rig: &mut Rig, filesystems: u32) -> Result<()> {
+    make_pool(rig, filesystems)?;
+    rig.start_helper()
 }
 
 /// Makes a pool with room for several filesystems, which is configured for so many.
-pub fn make_pool(stand: &mut Stand, filesystems: u32) -> Result<()> {
-    make_pool_of(stand, 2048, filesystems)
+pub fn make_pool(rig: &mut Rig, filesystems: u32) -> Result<()> {
+    make_pool_of(rig, 2048, filesystems)
 }
 
 /// Makes a pool of this size, which is configured for so many filesystems.
-fn make_pool_of(stand: &mut Stand, pool_mebibytes: u64, filesystems: u32) -> Result<()> {
-    let setting = Setting { pool_mebibytes, ..stand.setting.clone() };
-    let templates = stand.work().join("templates");
+fn make_pool_of(rig: &mut Rig, pool_mebibytes: u64, filesystems: u32) -> Result<()> {
+    let run_options = RunOptions { pool_mebibytes, ..rig.run_options.clone() };
+    let templates = rig.work().join("templates");
     fs::create_dir_all(&templates)?;
-    let mut pool = Pool::make(&setting, &templates, &stand.work().join("pools/default"), "default")?;
+    let mut pool = Pool::make(&run_options, &templates, &rig.work().join("pools/default"), "default")?;
     pool.options.push_str(&format!(",filesystems={filesystems}"));
-    stand.pools.push(pool);
-    stand.helper_flags = helper_flags();
+    rig.pools.push(pool);
+    rig.helper_flags = helper_flags();
     Ok(())
 }
 
@@ -73,21 +73,21 @@ pub fn helper_flags() -> Vec<String> {
 }
 
 /// The image of a volume.
-fn image(stand: &Stand, id: &str) -> PathBuf {
-    stand.pool().volume(id).join("image")
+fn image(rig: &Rig, id: &str) -> PathBuf {
+    rig.pool().volume(id).join("image")
 }
 
 /// Checks that the filesystem in a volume's image, which is not mounted, is without fault.
-pub fn check_image(stand: &Stand, id: &str) -> Result<()> {
-    run(Command::new("xfs_repair").args(["-n", "-f"]).arg(image(stand, id)))
+pub fn check_image(rig: &Rig, id: &str) -> Result<()> {
+    run(Command::new("xfs_repair").args(["-n", "-f"]).arg(image(rig, id)))
 }
 
 /// Ends the lives of volumes, each of which is published at the target of its name, and checks what they leave.
-fn end(stand: &Stand, helper: &HelperClient, ids: &[&str]) -> Result<()> {
+fn end(rig: &Rig, helper: &HelperClient, ids: &[&str]) -> Result<()> {
     for id in ids {
         helper.ask(&unbind(id, id))?;
         helper.ask(&unmount_filesystem(id))?;
-        check_image(stand, id)?;
+        check_image(rig, id)?;
         helper.ask(&delete(id))?;
     }
     Ok(())
@@ -102,8 +102,8 @@ fn usage(helper: &HelperClient, id: &str, target: Option<TargetPath>) -> Result<
 }
 
 /// The process that mounts.
-fn mounter(stand: &mut Stand) -> Result<i32> {
-    mounter_of(i32::try_from(stand.running_helper()?.pid())?)
+fn mounter(rig: &mut Rig) -> Result<i32> {
+    mounter_of(i32::try_from(rig.running_helper()?.pid())?)
 }
 
 /// That of a helper.
@@ -117,8 +117,8 @@ pub fn mounter_of(helper: i32) -> Result<i32> {
 }
 
 /// Checks that nothing is left of a volume that is not mounted: no loop device of its image.
-pub fn check_detached(stand: &Stand) -> Result<()> {
-    let left = bulkhead_tests::observe::loops::backed_by(&stand.pool().device()?)?;
+pub fn check_detached(rig: &Rig) -> Result<()> {
+    let left = bulkhead_tests::observe::loops::backed_by(&rig.pool().device()?)?;
     ensure!(left.is_empty(), "loop devices are left: {left:?}");
     Ok(())
 }

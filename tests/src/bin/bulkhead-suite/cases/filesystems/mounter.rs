@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::processes;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
 use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
 use bulkhead_tests::wait;
@@ -25,19 +25,19 @@ cases! {
     without_filesystems_there_is_no_mounter: Bare,
 }
 
-fn confined(stand: &mut Stand) -> Result<i32> {
-    let patience = stand.patience(Duration::from_secs(5));
+fn confined(rig: &mut Rig) -> Result<i32> {
+    let patience = rig.patience(Duration::from_secs(5));
     wait::until(patience, || {
-        let pid = mounter(stand)?;
+        let pid = mounter(rig)?;
         ensure!(fs::read_to_string(format!("/proc/{pid}/status"))?.contains("\nSeccomp:\t2\n"), "no filter yet");
         Ok(())
     })?;
-    mounter(stand)
+    mounter(rig)
 }
 
-fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let pid = confined(stand)?;
+fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let pid = confined(rig)?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let id = MOUNTER_UID;
     for line in [
@@ -63,7 +63,7 @@ fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(stand: &m
     }
     ensure!(open.len() == 1 && open[0].to_string_lossy().starts_with("socket:"), "{open:?}");
     // A tmpfs is all it has, and nothing in it is mounted there that the server keeps.
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     helper.ask(&mount_filesystem("vol-a"))?;
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
@@ -72,14 +72,14 @@ fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(stand: &m
         fs::read_dir(format!("/proc/{pid}/root"))?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
     ensure!(names.iter().all(|name| name.to_string_lossy().starts_with("filesystem")), "{names:?}");
     let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net"));
-    let server = stand.running_helper()?.pid().to_string();
+    let server = rig.running_helper()?.pid().to_string();
     ensure!(network(&pid.to_string())? != network("self")? && network(&pid.to_string())? != network(&server)?);
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_mounter_that_is_taken_over_opens_and_places_nothing(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let patience = stand.patience(Duration::from_secs(5));
+fn a_mounter_that_is_taken_over_opens_and_places_nothing(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let patience = rig.patience(Duration::from_secs(5));
     let calls: [(&str, i64, Vec<i64>); 9] = [
         ("openat", libc::SYS_openat, vec![-100, 0, 0]),
         ("openat2", libc::SYS_openat2, vec![-100, 0, 0, 24]),
@@ -92,26 +92,26 @@ fn a_mounter_that_is_taken_over_opens_and_places_nothing(stand: &mut Stand) -> R
         ("socket", libc::SYS_socket, vec![1, 5, 0]),
     ];
     for (what, call, arguments) in calls {
-        let pid = confined(stand)?;
+        let pid = confined(rig)?;
         let mut taken = Takeover::of(pid, patience)?;
         let arguments: Vec<_> = arguments.into_iter().map(Number).collect();
         let outcome = taken.call(call, &arguments)?;
         ensure!(outcome == Outcome::Killed, "{what}: {outcome:?}");
         drop(taken);
-        stand.end_of_helper(patience).with_context(|| format!("the helper outlives {what}"))?;
-        stand.start_helper()?;
+        rig.end_of_helper(patience).with_context(|| format!("the helper outlives {what}"))?;
+        rig.start_helper()?;
     }
     Ok(())
 }
 
 /// A mounter that is taken over makes a mount of another kind, and hands it over as the answer to a request that is yet to
 /// come.
-fn what_is_no_mount_of_the_device_is_not_placed(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn what_is_no_mount_of_the_device_is_not_placed(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    let patience = stand.patience(Duration::from_secs(5));
-    let pid = confined(stand)?;
+    let patience = rig.patience(Duration::from_secs(5));
+    let pid = confined(rig)?;
     let line = fs::read_dir(format!("/proc/{pid}/fd"))?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i64>().ok())
         .find(|number| *number > 2)
@@ -133,10 +133,10 @@ fn what_is_no_mount_of_the_device_is_not_placed(stand: &mut Stand) -> Result<()>
     ensure!(sent == Outcome::Done(4), "{sent:?}");
     drop(taken);
     ensure!(helper.request(&mount_filesystem("vol-a")).is_err(), "the request is answered");
-    stand.end_of_helper(patience).context("the helper goes on with that mounter")?;
-    ensure!(fs::read_to_string(stand.logs().join("helper.log"))?.contains("handed over something else"));
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.end_of_helper(patience).context("the helper goes on with that mounter")?;
+    ensure!(fs::read_to_string(rig.logs().join("helper.log"))?.contains("handed over something else"));
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&delete("vol-a")).map(drop)
 }
@@ -152,25 +152,25 @@ fn answer(address: u64, descriptor: i64) -> Result<Vec<u8>> {
     Ok(packet)
 }
 
-fn a_helper_without_its_mounter_ends_and_is_started_anew(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let patience = stand.patience(Duration::from_secs(10));
-    let helper = stand.helper()?;
+fn a_helper_without_its_mounter_ends_and_is_started_anew(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let patience = rig.patience(Duration::from_secs(10));
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&bind("vol-a", "a"))?;
-    fs::write(stand.target("a/file"), "content")?;
-    let pid = mounter(stand)?;
+    fs::write(rig.target("a/file"), "content")?;
+    let pid = mounter(rig)?;
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
-    stand.end_of_helper(patience)?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
-    ensure!(fs::read(stand.target("a/file"))? == b"content");
+    rig.end_of_helper(patience)?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
+    ensure!(fs::read(rig.target("a/file"))? == b"content");
     // One that is stopped holds up whoever waits for it, and nobody else.
     helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
-    let pid = mounter(stand)?;
+    let pid = mounter(rig)?;
     kill(Pid::from_raw(pid), Signal::SIGSTOP)?;
-    let waiting = stand.helper()?;
+    let waiting = rig.helper()?;
     waiting.send(&bulkhead_protocol::encode(&mount_filesystem("vol-b"))?)?;
     ensure!(!waiting.is_answered(Duration::from_millis(300))?, "the answer of a mounter that is stopped");
     helper.ask(&bind("vol-a", "b"))?;
@@ -184,10 +184,10 @@ fn a_helper_without_its_mounter_ends_and_is_started_anew(stand: &mut Stand) -> R
     Ok(())
 }
 
-fn without_filesystems_there_is_no_mounter(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let helper = i32::try_from(stand.running_helper()?.pid())?;
+fn without_filesystems_there_is_no_mounter(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let helper = i32::try_from(rig.running_helper()?.pid())?;
     let others = processes::descendants(helper)?;
     ensure!(others.len() == 1, "{others:?}");
     Ok(())

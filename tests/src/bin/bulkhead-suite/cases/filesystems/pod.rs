@@ -10,7 +10,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::{SIZE, end, start, usage};
 use crate::cases::attacks::frozen::Frozen;
@@ -26,20 +26,20 @@ const CONTAINER: &str = "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+setgi
 
 /// Runs a program on a target, as root with these capabilities and mounts of its own. Returns whether it says that it was
 /// granted what it wanted.
-fn granted(stand: &Stand, capabilities: &str, command: &[&str], target: &str) -> Result<bool> {
+fn granted(rig: &Rig, capabilities: &str, command: &[&str], target: &str) -> Result<bool> {
     let mut pod = Command::new("unshare");
     pod.args(["--mount", "--propagation", "private", "setpriv", "--bounding-set", capabilities]);
-    let output = pod.args(command).arg(stand.target(target)).output().context("unshare")?;
+    let output = pod.args(command).arg(rig.target(target)).output().context("unshare")?;
     Ok(output.status.success() && output.stderr.is_empty())
 }
 
-fn what_a_container_may_do_stops_and_changes_no_filesystem(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn what_a_container_may_do_stops_and_changes_no_filesystem(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
         helper.ask(&request)?;
     }
-    let seen = || Ok::<_, anyhow::Error>((mounts::at(&stand.target("vol-a"))?, usage(&helper, "vol-a", None)?));
+    let seen = || Ok::<_, anyhow::Error>((mounts::at(&rig.target("vol-a"))?, usage(&helper, "vol-a", None)?));
     let before = seen()?;
     for command in [
         &["xfs_io", "-x", "-c", "shutdown"][..],
@@ -55,24 +55,24 @@ fn what_a_container_may_do_stops_and_changes_no_filesystem(stand: &mut Stand) ->
         &["chattr", "+a"],
         &["setfattr", "-n", "trusted.bulkhead", "-v", "1"],
     ] {
-        ensure!(!granted(stand, CONTAINER, command, "vol-a")?, "{command:?} is granted");
-        File::create(stand.target("vol-a/file"))?.sync_all().with_context(|| format!("after {command:?}"))?;
+        ensure!(!granted(rig, CONTAINER, command, "vol-a")?, "{command:?} is granted");
+        File::create(rig.target("vol-a/file"))?.sync_all().with_context(|| format!("after {command:?}"))?;
     }
-    fs::remove_file(stand.target("vol-a/file"))?;
+    fs::remove_file(rig.target("vol-a/file"))?;
     let after = seen()?;
     ensure!(before.0 == after.0 && before.1.spec == after.1.spec && after.1.condition.is_none(), "{after:?}");
 
     // Its top directory is its own. Nothing that it does to that is in the helper's way.
     let more = format!("{CONTAINER},+linux_immutable,+dac_read_search");
     for command in [&["chown", "1000:1000"][..], &["chmod", "0"], &["chattr", "-p", "7"], &["chattr", "+ai"]] {
-        ensure!(granted(stand, &more, command, "vol-a")?, "{command:?} is refused");
+        ensure!(granted(rig, &more, command, "vol-a")?, "{command:?} is refused");
     }
     for request in [bind("vol-a", "more"), grow_filesystem("vol-a", 2 * SIZE), unbind("vol-a", "more")] {
         helper.ask(&request)?;
     }
     drop(helper);
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     for request in [
         unbind("vol-a", "vol-a"),
         unmount_filesystem("vol-a"),
@@ -82,54 +82,54 @@ fn what_a_container_may_do_stops_and_changes_no_filesystem(stand: &mut Stand) ->
     ] {
         helper.ask(&request)?;
     }
-    end(stand, &helper, &["vol-a"])
+    end(rig, &helper, &["vol-a"])
 }
 
 /// With CAP_SYS_ADMIN, as in a privileged pod.
 /// Nine groups of such a small filesystem, and what is too little for a tenth: it never takes all of that.
 const WITH_A_REST: u64 = ((9 * 75) << 20) + (100 << 10);
 
-fn a_frozen_filesystem_holds_up_itself_only(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn a_frozen_filesystem_holds_up_itself_only(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         for request in [create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)] {
             helper.ask(&request)?;
         }
     }
-    fs::write(stand.target("vol-a/file"), "content")?;
-    let frozen = Frozen::freeze(&stand.target("vol-a"))?;
+    fs::write(rig.target("vol-a/file"), "content")?;
+    let frozen = Frozen::freeze(&rig.target("vol-a"))?;
     ensure!(usage(&helper, "vol-a", None)?.condition.is_none());
     for request in [bind("vol-a", "more"), unbind("vol-a", "more")] {
         helper.ask(&request)?;
     }
-    let growing = stand.helper()?;
+    let growing = rig.helper()?;
     growing.send(&bulkhead_protocol::encode(&grow_filesystem("vol-a", WITH_A_REST))?)?;
-    let is_answered = growing.is_answered(stand.patience(Duration::from_millis(500)))?;
+    let is_answered = growing.is_answered(rig.patience(Duration::from_millis(500)))?;
     for request in [grow_filesystem("vol-b", 2 * SIZE), bind("vol-b", "more"), unbind("vol-b", "more")] {
         helper.ask(&request)?;
     }
     drop(frozen);
-    ensure!(is_answered || growing.is_answered(stand.patience(Duration::from_secs(10)))?, "it still waits");
-    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
+    ensure!(is_answered || growing.is_answered(rig.patience(Duration::from_secs(10)))?, "it still waits");
+    ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
     // One that its pod has left frozen is published again, where it can be thawed.
-    let frozen = Frozen::freeze(&stand.target("vol-a"))?;
+    let frozen = Frozen::freeze(&rig.target("vol-a"))?;
     helper.ask(&unbind("vol-a", "vol-a"))?;
     denied(helper.request(&unmount_filesystem("vol-a"))?, ErrorKind::Busy, "vol-a")?;
     for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
         helper.ask(&request)?;
     }
     drop(frozen);
-    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
-    fs::write(stand.target("vol-a/file"), "content")?;
+    ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
+    fs::write(rig.target("vol-a/file"), "content")?;
     // A start finds it as it is.
-    let frozen = Frozen::freeze(&stand.target("vol-a"))?;
+    let frozen = Frozen::freeze(&rig.target("vol-a"))?;
     drop(helper);
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     for request in [mount_filesystem("vol-a"), bind("vol-a", "more"), unbind("vol-a", "more")] {
         helper.ask(&request)?;
     }
     drop(frozen);
-    end(stand, &helper, &["vol-a", "vol-b"])
+    end(rig, &helper, &["vol-a", "vol-b"])
 }

@@ -9,7 +9,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::{SIZE, check_detached, check_image, end, make_pool, start, usage};
 
@@ -19,18 +19,18 @@ cases! {
     one_that_does_not_answer_holds_up_no_start: Bare,
 }
 
-fn a_restart_finds_what_is_published(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    let helper = stand.helper()?;
+fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&bind("vol-a", "a"))?;
-    fs::write(stand.target("a/file"), "content")?;
+    fs::write(rig.target("a/file"), "content")?;
     drop(helper);
     for round in 0..3_u64 {
-        stand.restart_helper()?;
-        let helper = stand.helper()?;
-        ensure!(fs::read(stand.target("a/file"))? == b"content");
+        rig.restart_helper()?;
+        let helper = rig.helper()?;
+        ensure!(fs::read(rig.target("a/file"))? == b"content");
         let found = usage(&helper, "vol-a", Some(target("work", "a")))?;
         ensure!(found.used_bytes.is_some() && found.targets == 1 && found.condition.is_none(), "{found:?}");
         let size = SIZE + (round + 1) * (16 << 20);
@@ -41,63 +41,63 @@ fn a_restart_finds_what_is_published(stand: &mut Stand) -> Result<()> {
         for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), bind("vol-a", "b")] {
             helper.ask(&request)?;
         }
-        ensure!(fs::read(stand.target("b/file"))? == b"content");
+        ensure!(fs::read(rig.target("b/file"))? == b"content");
         helper.ask(&unbind("vol-a", "b"))?;
-        let devices = loops::backed_by(&stand.pool().device()?)?;
+        let devices = loops::backed_by(&rig.pool().device()?)?;
         ensure!(devices.len() == 1, "{devices:?}");
     }
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&unmount_filesystem("vol-a"))?;
-    check_detached(stand)?;
-    check_image(stand, "vol-a")?;
+    check_detached(rig)?;
+    check_image(rig, "vol-a")?;
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_restart_finds_what_is_only_mounted(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
-    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+fn a_restart_finds_what_is_only_mounted(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     for request in [unmount_filesystem("vol-a"), mount_filesystem("vol-a")] {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         helper.ask(&mount_filesystem("vol-a"))?;
         drop(helper);
-        stand.restart_helper()?;
-        stand.helper()?.ask(&request).with_context(|| request.name())?;
+        rig.restart_helper()?;
+        rig.helper()?.ask(&request).with_context(|| request.name())?;
     }
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&unmount_filesystem("vol-a"))?;
-    check_detached(stand)?;
-    check_image(stand, "vol-a")?;
+    check_detached(rig)?;
+    check_image(rig, "vol-a")?;
     helper.ask(&mount_filesystem("vol-a"))?;
     drop(helper);
-    stand.restart_helper()?;
-    stand.helper()?.ask(&delete("vol-a"))?;
-    check_detached(stand)
+    rig.restart_helper()?;
+    rig.helper()?.ask(&delete("vol-a"))?;
+    check_detached(rig)
 }
 
 /// The kernel mounts a filesystem again only when it has been written out, for as long as that takes.
-fn one_that_does_not_answer_holds_up_no_start(stand: &mut Stand) -> Result<()> {
-    make_pool(stand, 3)?;
-    stand.add_pool("other")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn one_that_does_not_answer_holds_up_no_start(rig: &mut Rig) -> Result<()> {
+    make_pool(rig, 3)?;
+    rig.add_pool("other")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         for request in [create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)] {
             helper.ask(&request)?;
         }
     }
-    fs::write(stand.target("vol-a/file"), "content")?;
+    fs::write(rig.target("vol-a/file"), "content")?;
     drop(helper);
-    stand.kill_helper()?;
-    let delay = stand.patience(Duration::from_secs(25)).as_micros();
+    rig.kill_helper()?;
+    let delay = rig.patience(Duration::from_secs(25)).as_micros();
     // A mounter becomes another user before it takes requests, and nobody else does.
     let inject = format!("inject=setresuid:delay_enter={delay}:when=1");
     let wrapper = ["strace", "-f", "-D", "-o", "/dev/null", "-e", "trace=setresuid", "-e", &inject];
-    stand.helper_wrapper = wrapper.map(ToOwned::to_owned).to_vec();
+    rig.helper_wrapper = wrapper.map(ToOwned::to_owned).to_vec();
     let begun = Instant::now();
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let (other, spec) = (volume("vol-o"), directory_spec(1 << 20));
     helper.ask(&Request::Create { volume: other, pool: "other".parse()?, spec })?;
     helper.ask(&delete("vol-o"))?;
@@ -112,9 +112,9 @@ fn one_that_does_not_answer_holds_up_no_start(stand: &mut Stand) -> Result<()> {
         helper.ask_patiently(&mount_filesystem(id))?;
         helper.ask(&bind(id, id))?;
     }
-    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
-    stand.kill_helper()?;
-    stand.helper_wrapper.clear();
-    stand.start_helper()?;
-    end(stand, &stand.helper()?, &["vol-a", "vol-b"])
+    ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
+    rig.kill_helper()?;
+    rig.helper_wrapper.clear();
+    rig.start_helper()?;
+    end(rig, &rig.helper()?, &["vol-a", "vol-b"])
 }

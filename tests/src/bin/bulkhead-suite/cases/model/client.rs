@@ -12,7 +12,7 @@ use bulkhead_protocol::{ErrorKind, Request, Response};
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 use super::Progress;
 use super::volume::{Kind, Model, Step, TARGETS};
@@ -32,13 +32,13 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(stand: &Stand, number: usize, seed: u64) -> Self {
-        let pool = |index: usize| stand.pools[index % stand.pools.len()].name.parse().expect("a name");
+    pub fn new(rig: &Rig, number: usize, seed: u64) -> Self {
+        let pool = |index: usize| rig.pools[index % rig.pools.len()].name.parse().expect("a name");
         let models = (0..VOLUMES).map(|index| Model::new(format!("model-{number}-{index}"), pool(index)));
         Self {
-            socket: stand.helper_socket(),
-            publish: stand.publish_directory(),
-            patience: stand.patience(Duration::from_secs(30)),
+            socket: rig.helper_socket(),
+            publish: rig.publish_directory(),
+            patience: rig.patience(Duration::from_secs(30)),
             connection: None,
             random: Random::new(seed * 1000 + number as u64),
             models: models.collect(),

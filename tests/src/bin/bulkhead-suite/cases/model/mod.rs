@@ -12,8 +12,8 @@ use bulkhead_tests::cases;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::setting::{PoolFilesystem, Setting};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 
 use self::client::Client;
 
@@ -32,29 +32,29 @@ struct Progress {
     over: AtomicBool,
 }
 
-fn a_minute_of_operations_and_kills_agrees_with_the_model(stand: &mut Stand) -> Result<()> {
-    run(stand, 2_000, Duration::from_secs(45), 1)
+fn a_minute_of_operations_and_kills_agrees_with_the_model(rig: &mut Rig) -> Result<()> {
+    run(rig, 2_000, Duration::from_secs(45), 1)
 }
 
-fn a_hundred_thousand_operations_and_kills_agree_with_the_model(stand: &mut Stand) -> Result<()> {
-    run(stand, 100_000, Duration::from_secs(450), 2)
+fn a_hundred_thousand_operations_and_kills_agree_with_the_model(rig: &mut Rig) -> Result<()> {
+    run(rig, 100_000, Duration::from_secs(450), 2)
 }
 
 /// Lets the clients work for so long. They must do at least so many operations.
-fn run(stand: &mut Stand, least: usize, limit: Duration, seed: u64) -> Result<()> {
+fn run(rig: &mut Rig, least: usize, limit: Duration, seed: u64) -> Result<()> {
     for (name, pool_fs) in [("default", PoolFilesystem::Xfs), ("other", PoolFilesystem::Ext4)] {
-        let setting = Setting { pool_fs, ..stand.setting.clone() };
-        let directory = stand.work().join("pools").join(name);
-        let pool = Pool::make(&setting, stand.templates(), &directory, name)?;
-        stand.pools.push(pool);
+        let run_options = RunOptions { pool_fs, ..rig.run_options.clone() };
+        let directory = rig.work().join("pools").join(name);
+        let pool = Pool::make(&run_options, rig.templates(), &directory, name)?;
+        rig.pools.push(pool);
     }
-    stand.start()?;
+    rig.start()?;
     let progress = Progress::default();
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|number| Client::new(stand, number, seed)).collect();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|number| Client::new(rig, number, seed)).collect();
     let begun = Instant::now();
     let kills = thread::scope(|scope| -> Result<usize> {
         let workers: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| client.work(&progress))).collect();
-        let kills = kill(stand, &progress, seed, || begun.elapsed() < limit);
+        let kills = kill(rig, &progress, seed, || begun.elapsed() < limit);
         progress.over.store(true, Relaxed);
         for worker in workers {
             worker.join().map_err(|_| anyhow!("a client panicked"))??;
@@ -65,24 +65,24 @@ fn run(stand: &mut Stand, least: usize, limit: Duration, seed: u64) -> Result<()
     for client in &mut clients {
         client.undo()?;
     }
-    check_empty(stand)?;
+    check_empty(rig)?;
     ensure!(done >= least, "only {done} operations in {limit:?}");
     ensure!(kills > 3, "only {kills} kills");
     Ok(())
 }
 
 /// Ends processes in all the ways there are, and starts them again, until it is over.
-fn kill(stand: &mut Stand, progress: &Progress, seed: u64, goes_on: impl Fn() -> bool) -> Result<usize> {
+fn kill(rig: &mut Rig, progress: &Progress, seed: u64, goes_on: impl Fn() -> bool) -> Result<usize> {
     let mut random = Random::new(seed);
     let mut kills = 0;
     while goes_on() && !progress.over.load(Relaxed) {
         thread::sleep(Duration::from_millis(200 + random.below(1800) as u64));
         let what = random.below(8);
         let killed = match what {
-            0..=3 => stand.restart_helper(),
-            4 => stand.stop_helper().and_then(|()| stand.start_helper()),
-            5 => kill_an_emptier(stand),
-            _ => stand.restart_frontend(),
+            0..=3 => rig.restart_helper(),
+            4 => rig.stop_helper().and_then(|()| rig.start_helper()),
+            5 => kill_an_emptier(rig),
+            _ => rig.restart_frontend(),
         };
         killed.with_context(|| format!("kill {kills}, of kind {what}"))?;
         kills += 1;
@@ -91,22 +91,22 @@ fn kill(stand: &mut Stand, progress: &Progress, seed: u64, goes_on: impl Fn() ->
 }
 
 /// The helper ends with any of its emptiers.
-fn kill_an_emptier(stand: &mut Stand) -> Result<()> {
-    let helper = i32::try_from(stand.running_helper()?.pid())?;
+fn kill_an_emptier(rig: &mut Rig) -> Result<()> {
+    let helper = i32::try_from(rig.running_helper()?.pid())?;
     let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
     let pid = rustix::process::Pid::from_raw(emptier).context("an emptier's id")?;
     rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
-    let limit = stand.patience(Duration::from_secs(10));
-    let status = stand.end_of_helper(limit)?;
+    let limit = rig.patience(Duration::from_secs(10));
+    let status = rig.end_of_helper(limit)?;
     ensure!(!status.success(), "the helper ended with {status}");
-    stand.start_helper()
+    rig.start_helper()
 }
 
 /// Nothing is promised and nothing is left when all volumes are deleted.
-fn check_empty(stand: &Stand) -> Result<()> {
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(30)), || {
-        for pool in &stand.pools {
-            let status = stand.helper()?.pool_status(&pool.name)?;
+fn check_empty(rig: &Rig) -> Result<()> {
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(30)), || {
+        for pool in &rig.pools {
+            let status = rig.helper()?.pool_status(&pool.name)?;
             ensure!(status.volumes == 0 && status.promised == 0, "pool {}: {status:?}", pool.name);
         }
         Ok(())

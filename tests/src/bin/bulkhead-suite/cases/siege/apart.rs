@@ -11,7 +11,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, target, volume};
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 
 cases! {
@@ -47,17 +47,17 @@ pub fn remove_device() -> Request {
 
 impl Other {
     /// Makes it, starts the helper, and publishes a directory volume and a block volume there. vol-c is never published.
-    pub fn make(stand: &mut Stand) -> Result<Self> {
-        let outer = stand.work().join("outer");
+    pub fn make(rig: &mut Rig) -> Result<Self> {
+        let outer = rig.work().join("outer");
         let other = Self { inner: outer.join("other"), outer };
         fs::create_dir_all(&other.inner)?;
         mount_bind(&other.outer, &other.outer)?;
         mount_change(&other.outer, MountPropagationFlags::PRIVATE)?;
         other.mount()?;
-        stand.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", other.inner.display())];
-        stand.add_pool("default")?;
-        stand.start_helper()?;
-        let helper = stand.helper()?;
+        rig.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", other.inner.display())];
+        rig.add_pool("default")?;
+        rig.start_helper()?;
+        let helper = rig.helper()?;
         for (id, spec) in
             [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(SIZE))]
         {
@@ -76,8 +76,8 @@ impl Other {
     }
 
     /// Checks that nothing is published, unpublished or deleted, and that each refusal says `remedy`.
-    pub fn check_refused(&self, stand: &Stand, remedy: &str) -> Result<()> {
-        let helper = stand.helper()?;
+    pub fn check_refused(&self, rig: &Rig, remedy: &str) -> Result<()> {
+        let helper = rig.helper()?;
         for request in [bind("vol-c", "c"), bind("vol-a", "c")] {
             denied(helper.request(&request)?, ErrorKind::InUse, remedy)?;
         }
@@ -87,12 +87,12 @@ impl Other {
             denied(helper.request(&delete(id))?, ErrorKind::InUse, "other")?;
             denied(helper.request(&Request::DeleteUnused { volume: volume(id) })?, ErrorKind::Refused, "")?;
         }
-        check_kept(stand)
+        check_kept(rig)
     }
 
     /// Checks that a volume that the host has mounted is not said to be unpublished.
-    fn check_not_unpublished(&self, stand: &Stand) -> Result<()> {
-        let helper = stand.helper()?;
+    fn check_not_unpublished(&self, rig: &Rig) -> Result<()> {
+        let helper = rig.helper()?;
         for request in [unbind("vol-a", "a"), remove_device(), Request::LoopDetach { volume: volume("vol-b") }] {
             denied(helper.request(&request)?, ErrorKind::InUse, "other")?;
         }
@@ -103,9 +103,9 @@ impl Other {
     }
 
     /// Unpublishes and deletes everything, as if nothing had happened.
-    pub fn end(self, stand: &mut Stand) -> Result<()> {
-        let helper = stand.helper()?;
-        check_kept(stand)?;
+    pub fn end(self, rig: &mut Rig) -> Result<()> {
+        let helper = rig.helper()?;
+        check_kept(rig)?;
         helper.ask(&bind("vol-c", "c"))?;
         ensure!(mounts::at(&self.inner.join("c"))?.len() == 1, "the host does not see what was published");
         for request in [unbind("vol-c", "c"), unbind("vol-a", "a"), remove_device()] {
@@ -115,17 +115,17 @@ impl Other {
         for id in ["vol-a", "vol-b", "vol-c"] {
             helper.ask(&delete(id))?;
         }
-        stand.stop()?;
-        stand.helper_flags.clear();
+        rig.stop()?;
+        rig.helper_flags.clear();
         mounts::unmount_all(&self.outer)?;
         fs::remove_dir_all(&self.outer)?;
-        stand.start_helper()
+        rig.start_helper()
     }
 }
 
 /// Checks that all volumes are there, with their content.
-pub fn check_kept(stand: &Stand) -> Result<()> {
-    let pool = stand.pool();
+pub fn check_kept(rig: &Rig) -> Result<()> {
+    let pool = rig.pool();
     ensure!(pool.entries()? == ["vol-a", "vol-b", "vol-c"], "{:?}", pool.entries()?);
     ensure!(fs::read(pool.volume("vol-a").join("data/file"))? == b"content", "the content is lost");
     Ok(())
@@ -133,12 +133,12 @@ pub fn check_kept(stand: &Stand) -> Result<()> {
 
 /// Waits until the pool reports this, or that nothing is apart. The host's whole table is looked at a moment after it has
 /// changed.
-pub fn reports(stand: &Stand, wanted: Option<Separation>) -> Result<()> {
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(2)), || reports_now(stand, wanted))
+pub fn reports(rig: &Rig, wanted: Option<Separation>) -> Result<()> {
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(2)), || reports_now(rig, wanted))
 }
 
-fn reports_now(stand: &Stand, wanted: Option<Separation>) -> Result<()> {
-    let status = stand.helper()?.pool_status("default")?;
+fn reports_now(rig: &Rig, wanted: Option<Separation>) -> Result<()> {
+    let status = rig.helper()?.pool_status("default")?;
     let found = status.conditions.as_slice().iter().find_map(|condition| match condition {
         Condition::Apart { directory, cause } => Some((directory.as_str().to_owned(), *cause)),
         _ => None,
@@ -148,14 +148,14 @@ fn reports_now(stand: &Stand, wanted: Option<Separation>) -> Result<()> {
 }
 
 /// Waits until the helper publishes again, or has ended in order, to be started anew, and does so then.
-pub fn heals(stand: &mut Stand) -> Result<()> {
-    let end = Instant::now() + stand.patience(Duration::from_secs(20));
+pub fn heals(rig: &mut Rig) -> Result<()> {
+    let end = Instant::now() + rig.patience(Duration::from_secs(20));
     loop {
-        if stand.running_helper()?.check_alive().is_err() {
-            stand.await_end_of_helper(Duration::ZERO)?;
-            return stand.start_helper();
+        if rig.running_helper()?.check_alive().is_err() {
+            rig.await_end_of_helper(Duration::ZERO)?;
+            return rig.start_helper();
         }
-        let answer = stand.helper().and_then(|helper| {
+        let answer = rig.helper().and_then(|helper| {
             helper.ask(&bind("vol-c", "c"))?;
             helper.ask(&unbind("vol-c", "c"))
         });
@@ -167,49 +167,49 @@ pub fn heals(stand: &mut Stand) -> Result<()> {
     }
 }
 
-fn a_publish_directory_becomes_private(stand: &mut Stand) -> Result<()> {
-    let other = Other::make(stand)?;
-    reports(stand, None)?;
+fn a_publish_directory_becomes_private(rig: &mut Rig) -> Result<()> {
+    let other = Other::make(rig)?;
+    reports(rig, None)?;
     mount_change(&other.inner, MountPropagationFlags::PRIVATE)?;
-    other.check_refused(stand, "make-shared")?;
-    other.check_not_unpublished(stand)?;
-    reports(stand, Some(Separation::NotShared))?;
+    other.check_refused(rig, "make-shared")?;
+    other.check_not_unpublished(rig)?;
+    reports(rig, Some(Separation::NotShared))?;
     // A publish directory beside it is not affected.
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&bulkhead_tests::helper::bind("vol-c", "c"))?;
     helper.ask(&bulkhead_tests::helper::unbind("vol-c", "c"))?;
     mount_change(&other.inner, MountPropagationFlags::SHARED)?;
-    heals(stand)?;
-    reports(stand, None)?;
-    other.end(stand)
+    heals(rig)?;
+    reports(rig, None)?;
+    other.end(rig)
 }
 
 /// A start refuses to serve in such a directory, and loses nothing.
-fn a_publish_directory_becomes_private_and_the_helper_is_killed(stand: &mut Stand) -> Result<()> {
-    let other = Other::make(stand)?;
+fn a_publish_directory_becomes_private_and_the_helper_is_killed(rig: &mut Rig) -> Result<()> {
+    let other = Other::make(rig)?;
     mount_change(&other.inner, MountPropagationFlags::PRIVATE)?;
-    stand.kill_helper()?;
-    let output = stand.helper_command()?.output()?;
+    rig.kill_helper()?;
+    let output = rig.helper_command()?.output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1) && said.contains("not shared"), "{}: {said}", output.status);
     for name in ["a", "b"] {
         ensure!(mounts::at(&other.inner.join(name))?.len() == 1, "{name} is not mounted any more");
     }
     mount_change(&other.inner, MountPropagationFlags::SHARED)?;
-    stand.start_helper()?;
-    other.end(stand)
+    rig.start_helper()?;
+    other.end(rig)
 }
 
-fn the_mount_of_a_publish_directory_is_exchanged(stand: &mut Stand) -> Result<()> {
-    let other = Other::make(stand)?;
+fn the_mount_of_a_publish_directory_is_exchanged(rig: &mut Rig) -> Result<()> {
+    let other = Other::make(rig)?;
     // A pod still uses the volume.
     let open = fs::File::open(other.inner.join("a/file"))?;
     unmount(&other.inner, UnmountFlags::DETACH)?;
-    other.check_refused(stand, "mount it again")?;
-    reports(stand, Some(Separation::Unmounted))?;
+    other.check_refused(rig, "mount it again")?;
+    reports(rig, Some(Separation::Unmounted))?;
     other.mount()?;
-    heals(stand)?;
+    heals(rig)?;
     drop(open);
-    reports(stand, None)?;
-    other.end(stand)
+    reports(rig, None)?;
+    other.end(rig)
 }

@@ -9,7 +9,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     a_target_whose_name_forges_log_lines: Bare,
@@ -28,8 +28,8 @@ fn names() -> Vec<String> {
 }
 
 /// Checks that each line of the log is one that the helper wrote, and that no terminal and no reader takes it for more.
-fn check_log(stand: &mut Stand, operations: usize) -> Result<()> {
-    stand.running_helper()?.check_log(|log| {
+fn check_log(rig: &mut Rig, operations: usize) -> Result<()> {
+    rig.running_helper()?.check_log(|log| {
         for line in log.split('\n').filter(|line| !line.is_empty()) {
             // The time and the priority come first.
             let line = line.splitn(3, ' ').nth(2).with_context(|| format!("{line:?}"))?;
@@ -48,10 +48,10 @@ fn check_log(stand: &mut Stand, operations: usize) -> Result<()> {
     })
 }
 
-fn a_target_whose_name_forges_log_lines(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn a_target_whose_name_forges_log_lines(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", directory_spec(SIZE)))?;
     let names = names();
@@ -64,37 +64,37 @@ fn a_target_whose_name_forges_log_lines(stand: &mut Stand) -> Result<()> {
         denied(helper.request(&bind("vol-b", &format!("{name}/t")))?, ErrorKind::Refused, "")?;
         denied(helper.request(&bind("vol-b", &format!("{name}{name}/t")))?, ErrorKind::NotFound, "")?;
     }
-    check_log(stand, 4 * names.len())?;
+    check_log(rig, 4 * names.len())?;
     for _ in 0..2 {
-        stand.restart_helper()?;
-        check_log(stand, 4 * names.len())?;
+        rig.restart_helper()?;
+        check_log(rig, 4 * names.len())?;
     }
-    let helper = stand.helper()?;
-    ensure!(mounts::below(&stand.publish_directory())?.len() == names.len());
+    let helper = rig.helper()?;
+    ensure!(mounts::below(&rig.publish_directory())?.len() == names.len());
     for name in &names {
         denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "published")?;
         helper.ask(&unbind("vol-a", name))?;
     }
-    check_log(stand, 4 * names.len())?;
+    check_log(rig, 4 * names.len())?;
     helper.ask(&delete("vol-a"))?;
     helper.ask(&delete("vol-b"))?;
     Ok(())
 }
 
 /// A mount elsewhere, an entry of the pool, and a directory deep in a volume that is being emptied.
-fn an_entry_of_a_pool_whose_name_forges_log_lines(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn an_entry_of_a_pool_whose_name_forges_log_lines(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&bind("vol-a", "a"))?;
-    let (names, pool) = (names(), stand.pool().directory.clone());
+    let (names, pool) = (names(), rig.pool().directory.clone());
     for name in &names {
         fs::write(pool.join(name), "")?;
-        fs::create_dir(stand.target("a").join(name))?;
-        let elsewhere = stand.work().join(name);
+        fs::create_dir(rig.target("a").join(name))?;
+        let elsewhere = rig.work().join(name);
         fs::create_dir(&elsewhere)?;
-        rustix::mount::mount_bind(stand.target("a").join(name), &elsewhere)?;
+        rustix::mount::mount_bind(rig.target("a").join(name), &elsewhere)?;
     }
     helper.ask(&unbind("vol-a", "a"))?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "mounted at")?;
@@ -106,15 +106,15 @@ fn an_entry_of_a_pool_whose_name_forges_log_lines(stand: &mut Stand) -> Result<(
     };
     denied(helper.request(&exclusive)?, ErrorKind::InUse, "mounted at")?;
     // What a helper that is killed has not written yet is lost.
-    check_log(stand, 2)?;
-    stand.restart_helper()?;
-    check_log(stand, 2)?;
+    check_log(rig, 2)?;
+    rig.restart_helper()?;
+    check_log(rig, 2)?;
     for name in &names {
-        let elsewhere = stand.work().join(name);
+        let elsewhere = rig.work().join(name);
         rustix::mount::unmount(&elsewhere, rustix::mount::UnmountFlags::NOFOLLOW)?;
         fs::remove_dir(&elsewhere)?;
         fs::remove_file(pool.join(name))?;
     }
-    stand.helper()?.ask(&delete("vol-a"))?;
-    check_log(stand, 2)
+    rig.helper()?.ask(&delete("vol-a"))?;
+    check_log(rig, 2)
 }

@@ -11,8 +11,8 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
-use bulkhead_tests::setting::program;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::program;
 
 cases! {
     a_pool_and_its_copy_are_both_refused: Bare + Host,
@@ -27,12 +27,12 @@ fn create_in(pool: &str, id: &str) -> Result<Request> {
     Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: directory_spec(SIZE) })
 }
 
-fn status(stand: &Stand, pool: &str) -> Result<bulkhead_protocol::Response> {
-    stand.helper()?.request(&Request::PoolStatus { pool: pool.parse()? })
+fn status(rig: &Rig, pool: &str) -> Result<bulkhead_protocol::Response> {
+    rig.helper()?.request(&Request::PoolStatus { pool: pool.parse()? })
 }
 
-fn names(stand: &Stand) -> Result<Vec<VolumeId>> {
-    match stand.helper()?.ask(&Request::List { after: None, limit: 100 })? {
+fn names(rig: &Rig) -> Result<Vec<VolumeId>> {
+    match rig.helper()?.ask(&Request::List { after: None, limit: 100 })? {
         Reply::Volumes(page) => Ok(page.into_vec().into_iter().map(|listed| listed.volume).collect()),
         other => anyhow::bail!("{other:?}"),
     }
@@ -40,32 +40,30 @@ fn names(stand: &Stand) -> Result<Vec<VolumeId>> {
 
 /// Starts a helper with an unnamed pool called default and one called third, and makes vol-a in the former, with
 /// content. The helper is then killed.
-fn prepare(stand: &mut Stand) -> Result<PathBuf> {
-    stand.add_pool("default")?;
-    stand.add_pool("third")?;
-    stand.start_helper()?;
-    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-    let directory = stand.pool().directory.clone();
+fn prepare(rig: &mut Rig) -> Result<PathBuf> {
+    rig.add_pool("default")?;
+    rig.add_pool("third")?;
+    rig.start_helper()?;
+    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    let directory = rig.pool().directory.clone();
     fs::write(directory.join("vol-a/data/file"), "content")?;
     // What is left of a helper that was killed may keep the filesystem mounted for a moment, and what is written in memory.
     run(Command::new("sync").arg("--file-system").arg(&directory))?;
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     Ok(directory)
 }
 
 /// Makes a copy of the disk of the pool called default, mounts it, and configures it as another pool.
-fn copy(stand: &mut Stand) -> Result<PathBuf> {
-    let directory = stand.pool().directory.clone();
-    let copied = stand.work().join("pools/copy");
+fn copy(rig: &mut Rig) -> Result<PathBuf> {
+    let directory = rig.pool().directory.clone();
+    let copied = rig.work().join("pools/copy");
     fs::create_dir(&copied)?;
-    bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
-        mounts::unmount_all(&directory)
-    })?;
+    bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
     let (image, other) = (directory.with_extension("disk"), copied.with_extension("disk"));
     run(Command::new("cp").arg("--sparse=always").args([&image, &other]))?;
-    mount_image(&stand.setting, &image, &directory)?;
-    mount_image(&stand.setting, &other, &copied)?;
-    stand.pools.push(Pool::mounted(&stand.setting, &copied, "copy"));
+    mount_image(&rig.run_options, &image, &directory)?;
+    mount_image(&rig.run_options, &other, &copied)?;
+    rig.pools.push(Pool::mounted(&rig.run_options, &copied, "copy"));
     Ok(copied)
 }
 
@@ -77,87 +75,87 @@ fn check_content(pools: &[&Path]) -> Result<()> {
 }
 
 /// Checks that vol-a is neither made, nor published, nor deleted.
-fn check_untouched(stand: &Stand, part: &str) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_untouched(rig: &Rig, part: &str) -> Result<()> {
+    let helper = rig.helper()?;
     for pool in ["default", "third"] {
         denied(helper.request(&create_in(pool, "vol-a")?)?, ErrorKind::PoolBroken, part)?;
     }
     for request in [bind("vol-a", "a"), delete("vol-a"), Request::DeleteUnused { volume: volume("vol-a") }] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, part)?;
     }
-    ensure!(names(stand)?.is_empty(), "{:?}", names(stand)?);
-    ensure!(stand.pools[1].entries()?.is_empty(), "it was made again: {:?}", stand.pools[1].entries()?);
+    ensure!(names(rig)?.is_empty(), "{:?}", names(rig)?);
+    ensure!(rig.pools[1].entries()?.is_empty(), "it was made again: {:?}", rig.pools[1].entries()?);
     Ok(())
 }
 
-fn a_pool_and_its_copy_are_both_refused(stand: &mut Stand) -> Result<()> {
-    let directory = prepare(stand)?;
-    let copied = copy(stand)?;
-    stand.start_helper()?;
+fn a_pool_and_its_copy_are_both_refused(rig: &mut Rig) -> Result<()> {
+    let directory = prepare(rig)?;
+    let copied = copy(rig)?;
+    rig.start_helper()?;
     for pool in ["default", "copy"] {
-        denied(status(stand, pool)?, ErrorKind::PoolBroken, "same uuid")?;
+        denied(status(rig, pool)?, ErrorKind::PoolBroken, "same uuid")?;
     }
-    check_untouched(stand, "same uuid")?;
+    check_untouched(rig, "same uuid")?;
     check_content(&[&directory, &copied])?;
     // The third one is served.
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create_in("third", "vol-b")?)?;
     helper.ask(&delete("vol-b"))?;
     // Without the copy all is as it was.
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     mounts::unmount_all(&copied)?;
-    stand.pools.truncate(2);
-    stand.start_helper()?;
-    ensure!(names(stand)? == [volume("vol-a")]);
+    rig.pools.truncate(2);
+    rig.start_helper()?;
+    ensure!(names(rig)? == [volume("vol-a")]);
     check_content(&[&directory])?;
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn one_volume_in_two_pools_is_served_from_neither(stand: &mut Stand) -> Result<()> {
-    let directory = prepare(stand)?;
-    let copied = copy(stand)?;
+fn one_volume_in_two_pools_is_served_from_neither(rig: &mut Rig) -> Result<()> {
+    let directory = prepare(rig)?;
+    let copied = copy(rig)?;
     fs::remove_file(copied.join(".bulkhead"))?;
     run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&copied))?;
     for _ in 0..2 {
-        stand.start_helper()?;
-        check_untouched(stand, "vol-a")?;
+        rig.start_helper()?;
+        check_untouched(rig, "vol-a")?;
         check_content(&[&directory, &copied])?;
-        stand.kill_helper()?;
+        rig.kill_helper()?;
     }
     fs::remove_dir_all(copied.join("vol-a"))?;
-    stand.start_helper()?;
-    ensure!(names(stand)? == [volume("vol-a")]);
+    rig.start_helper()?;
+    ensure!(names(rig)? == [volume("vol-a")]);
     check_content(&[&directory])?;
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_volume_of_a_pool_that_has_become_read_only_is_not_made_again(stand: &mut Stand) -> Result<()> {
-    let directory = prepare(stand)?;
+fn a_volume_of_a_pool_that_has_become_read_only_is_not_made_again(rig: &mut Rig) -> Result<()> {
+    let directory = prepare(rig)?;
     let remount = |how: &str| run(Command::new("mount").args(["-o", how]).arg(&directory));
     remount("remount,ro")?;
-    stand.start_helper()?;
-    denied(status(stand, "default")?, ErrorKind::PoolBroken, "read-only")?;
-    check_untouched(stand, "")?;
+    rig.start_helper()?;
+    denied(status(rig, "default")?, ErrorKind::PoolBroken, "read-only")?;
+    check_untouched(rig, "")?;
     check_content(&[&directory])?;
-    stand.abandon();
+    rig.abandon();
     remount("remount,rw")?;
-    stand.start_helper()?;
-    ensure!(names(stand)? == [volume("vol-a")]);
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.start_helper()?;
+    ensure!(names(rig)? == [volume("vol-a")]);
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_volume_of_a_pool_of_another_name_is_not_made_again(stand: &mut Stand) -> Result<()> {
-    let directory = prepare(stand)?;
+fn a_volume_of_a_pool_of_another_name_is_not_made_again(rig: &mut Rig) -> Result<()> {
+    let directory = prepare(rig)?;
     let marker = directory.join(".bulkhead");
     let unnamed = fs::read(&marker)?;
     fs::write(&marker, [&unnamed[..], b"name fast\n"].concat())?;
-    stand.start_helper()?;
-    denied(status(stand, "default")?, ErrorKind::PoolBroken, "fast")?;
-    check_untouched(stand, "")?;
+    rig.start_helper()?;
+    denied(status(rig, "default")?, ErrorKind::PoolBroken, "fast")?;
+    check_untouched(rig, "")?;
     check_content(&[&directory])?;
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     fs::write(&marker, unnamed)?;
-    stand.start_helper()?;
-    ensure!(names(stand)? == [volume("vol-a")]);
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.start_helper()?;
+    ensure!(names(rig)? == [volume("vol-a")]);
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }

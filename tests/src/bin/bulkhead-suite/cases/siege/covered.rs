@@ -10,7 +10,7 @@ use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::delete;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::apart::{Other, check_kept, heals, remove_device, reports, unbind};
@@ -22,75 +22,75 @@ cases! {
 }
 
 /// The way back is hidden, and with it all that is published: only what is on top can be unmounted.
-fn a_mount_covers_the_way_to_a_publish_directory(stand: &mut Stand) -> Result<()> {
-    let other = Other::make(stand)?;
+fn a_mount_covers_the_way_to_a_publish_directory(rig: &mut Rig) -> Result<()> {
+    let other = Other::make(rig)?;
     run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&other.outer))?;
     let looked = Instant::now();
     while looked.elapsed() < Duration::from_secs(1) {
-        stand.running_helper()?.check_alive().context("it ends although nothing is mended")?;
+        rig.running_helper()?.check_alive().context("it ends although nothing is mended")?;
         std::thread::sleep(Duration::from_millis(50));
     }
-    reports(stand, Some(Separation::Covered))?;
-    other.check_refused(stand, "hides it").context("while it is covered")?;
-    let helper = stand.helper()?;
+    reports(rig, Some(Separation::Covered))?;
+    other.check_refused(rig, "hides it").context("while it is covered")?;
+    let helper = rig.helper()?;
     for request in [unbind("vol-a", "a"), remove_device()] {
         denied(helper.request(&request)?, ErrorKind::InUse, "hides it")?;
     }
     unmount(&other.outer, UnmountFlags::NOFOLLOW)?;
-    heals(stand)?;
-    check_kept(stand)?;
-    other.end(stand)
+    heals(rig)?;
+    check_kept(rig)?;
+    other.end(rig)
 }
 
-fn a_helper_is_started_while_the_way_to_a_publish_directory_is_covered(stand: &mut Stand) -> Result<()> {
-    let other = Other::make(stand)?;
-    stand.kill_helper()?;
+fn a_helper_is_started_while_the_way_to_a_publish_directory_is_covered(rig: &mut Rig) -> Result<()> {
+    let other = Other::make(rig)?;
+    rig.kill_helper()?;
     run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=0755", "none"]).arg(&other.outer))?;
     for _ in 0..2 {
-        let mut started = Daemon::start("covered", &mut stand.helper_command()?, &stand.logs())?;
-        let serves = started.wait_until(stand.patience(Duration::from_secs(5)), || stand.helper().map(drop));
+        let mut started = Daemon::start("covered", &mut rig.helper_command()?, &rig.logs())?;
+        let serves = started.wait_until(rig.patience(Duration::from_secs(5)), || rig.helper().map(drop));
         if serves.is_ok() {
             for id in ["vol-a", "vol-b"] {
-                denied(stand.helper()?.request(&delete(id))?, ErrorKind::InUse, "")?;
+                denied(rig.helper()?.request(&delete(id))?, ErrorKind::InUse, "")?;
             }
             started.kill()?;
         } else {
-            let status = started.wait(stand.patience(Duration::from_secs(5)))?;
+            let status = started.wait(rig.patience(Duration::from_secs(5)))?;
             ensure!(status.code() == Some(1), "it ended with {status}");
         }
-        check_kept(stand)?;
+        check_kept(rig)?;
     }
     unmount(&other.outer, UnmountFlags::NOFOLLOW)?;
-    stand.start_helper()?;
-    other.end(stand)
+    rig.start_helper()?;
+    other.end(rig)
 }
 
 /// The other mount becomes shared by itself, so the helper may start anew in it; what is beneath is still known to be in
 /// use.
-fn a_mount_covers_a_publish_directory(stand: &mut Stand) -> Result<()> {
-    let other = Other::make(stand)?;
+fn a_mount_covers_a_publish_directory(rig: &mut Rig) -> Result<()> {
+    let other = Other::make(rig)?;
     run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=0755", "none"]).arg(&other.inner))?;
-    settles(stand)?;
-    let helper = stand.helper()?;
+    settles(rig)?;
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         denied(helper.request(&delete(id))?, ErrorKind::InUse, "")?;
     }
-    check_kept(stand)?;
+    check_kept(rig)?;
     // What a start has opened there is closed a moment later.
-    let patience = stand.patience(Duration::from_secs(5));
+    let patience = rig.patience(Duration::from_secs(5));
     bulkhead_tests::wait::until(patience, || Ok(unmount(&other.inner, UnmountFlags::NOFOLLOW)?))?;
-    settles(stand)?;
-    heals(stand)?;
-    other.end(stand)
+    settles(rig)?;
+    heals(rig)?;
+    other.end(rig)
 }
 
 /// Gives the helper a second to notice, and starts it anew if it ends.
-fn settles(stand: &mut Stand) -> Result<()> {
+fn settles(rig: &mut Rig) -> Result<()> {
     let begun = Instant::now();
-    while begun.elapsed() < stand.patience(Duration::from_secs(1)) {
-        if stand.running_helper()?.check_alive().is_err() {
-            stand.await_end_of_helper(Duration::ZERO)?;
-            return stand.start_helper();
+    while begun.elapsed() < rig.patience(Duration::from_secs(1)) {
+        if rig.running_helper()?.check_alive().is_err() {
+            rig.await_end_of_helper(Duration::ZERO)?;
+            return rig.start_helper();
         }
         std::thread::sleep(Duration::from_millis(20));
     }

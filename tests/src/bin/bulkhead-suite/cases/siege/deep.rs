@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
@@ -16,12 +16,12 @@ cases! {
 
 const LEVELS: usize = 30_000;
 
-fn a_very_long_path_in_the_mount_table_holds_up_no_other_volume(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_very_long_path_in_the_mount_table_holds_up_no_other_volume(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(256 << 20)))?;
     helper.ask(&create("vol-b", directory_spec(1 << 20)))?;
     helper.ask(&bind("vol-a", "a"))?;
-    let (data, sub) = (stand.target("a"), stand.work().join("subpath"));
+    let (data, sub) = (rig.target("a"), rig.work().join("subpath"));
     fs::create_dir(data.join("sub"))?;
     fs::create_dir(&sub)?;
     mount_bind(data.join("sub"), &sub)?;
@@ -41,22 +41,22 @@ fn a_very_long_path_in_the_mount_table_holds_up_no_other_volume(stand: &mut Stan
     let deleted = helper.ask(&delete("vol-b"));
     let deletion = begun.elapsed();
     let begun = Instant::now();
-    stand.kill_helper()?;
-    let started = stand.start_helper();
+    rig.kill_helper()?;
+    let started = rig.start_helper();
     let start = begun.elapsed();
     unmount(&sub, UnmountFlags::DETACH)?;
     drop(top);
     if started.is_err() {
-        stand.abandon();
-        stand.start_helper()?;
+        rig.abandon();
+        rig.start_helper()?;
     }
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&delete("vol-a"))?;
     println!("a deletion of another volume took {deletion:?}, a start {start:?}: {started:?}");
     deleted?;
     started?;
-    let limit = stand.patience(Duration::from_secs(2));
+    let limit = rig.patience(Duration::from_secs(2));
     ensure!(deletion < limit && start < limit, "a deletion took {deletion:?}, a start {start:?}");
     Ok(())
 }

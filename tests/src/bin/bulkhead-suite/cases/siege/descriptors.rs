@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     a_limit_of_open_files_that_is_too_low_is_refused: Bare,
@@ -15,52 +15,52 @@ const SIZE: u64 = 64 << 10;
 /// What service managers allow.
 const ALLOWED: u64 = 16384;
 
-fn limit(stand: &mut Stand, soft: u64, hard: u64) {
-    stand.helper_wrapper = vec!["prlimit".to_owned(), format!("--nofile={soft}:{hard}")];
+fn limit(rig: &mut Rig, soft: u64, hard: u64) {
+    rig.helper_wrapper = vec!["prlimit".to_owned(), format!("--nofile={soft}:{hard}")];
 }
 
 /// Starts a helper that must refuse, and returns its message.
-fn refusal(stand: &Stand) -> Result<String> {
-    let output = stand.helper_command()?.output()?;
+fn refusal(rig: &Rig) -> Result<String> {
+    let output = rig.helper_command()?.output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1) && !said.contains("panicked"), "it ended with {}: {said}", output.status);
     Ok(said)
 }
 
 /// How many descriptors a helper says that it needs.
-fn needed(stand: &mut Stand) -> Result<u64> {
-    limit(stand, 256, 256);
-    let said = refusal(stand)?;
+fn needed(rig: &mut Rig) -> Result<u64> {
+    limit(rig, 256, 256);
+    let said = refusal(rig)?;
     ensure!(said.contains("LimitNOFILE"), "{said}");
     let number = said.split("at least ").nth(1).and_then(|rest| rest.split(' ').next()).context("a number")?;
     Ok(number.parse()?)
 }
 
-fn a_limit_of_open_files_that_is_too_low_is_refused(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let needed = needed(stand)?;
+fn a_limit_of_open_files_that_is_too_low_is_refused(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let needed = needed(rig)?;
     for too_low in [64, 512, needed - 1] {
-        limit(stand, too_low, too_low);
-        let said = refusal(stand)?;
+        limit(rig, too_low, too_low);
+        let said = refusal(rig)?;
         ensure!(said.contains("LimitNOFILE") && said.contains(&needed.to_string()), "{too_low}: {said}");
     }
     // A second pool needs more.
-    stand.add_pool("fast")?;
-    limit(stand, needed, needed);
-    ensure!(refusal(stand)?.contains("LimitNOFILE"));
+    rig.add_pool("fast")?;
+    limit(rig, needed, needed);
+    ensure!(refusal(rig)?.contains("LimitNOFILE"));
     // A soft limit is raised.
-    limit(stand, 16, ALLOWED);
-    stand.start()?;
-    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    limit(rig, 16, ALLOWED);
+    rig.start()?;
+    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_limit_of_open_files_that_just_suffices_always_suffices(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let needed = needed(stand)?;
-    limit(stand, 256, needed);
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let needed = needed(rig)?;
+    limit(rig, 256, needed);
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let ids: Vec<String> = (0..60).map(|number| format!("vol-{number}")).collect();
     for (number, id) in ids.iter().enumerate() {
         if number % 2 == 0 {
@@ -74,7 +74,7 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(stand: &mut Stand) -
         }
     }
     // As many connections as are served at once, each of them busy.
-    let others = (0..16).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    let others = (0..16).map(|_| rig.helper()).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
         let busy: Vec<_> = others
             .iter()
@@ -97,9 +97,9 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(stand: &mut Stand) -
     })?;
     drop((others, helper));
     for _ in 0..2 {
-        stand.restart_helper().context("a start with everything published")?;
+        rig.restart_helper().context("a start with everything published")?;
     }
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     for (number, id) in ids.iter().enumerate() {
         if number % 2 == 0 {
             helper.ask(&unbind(id, id))?;

@@ -12,8 +12,8 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, format_image, mount_image, run};
-use bulkhead_tests::setting::{PoolFilesystem, Setting, program};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions, program};
 use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -29,20 +29,20 @@ cases! {
 
 const SIZE: u64 = 1 << 20;
 
-fn an_xfs_that_shuts_down_before_a_sync(stand: &mut Stand) -> Result<()> {
-    shuts_down(stand, PoolFilesystem::Xfs, "fsync")
+fn an_xfs_that_shuts_down_before_a_sync(rig: &mut Rig) -> Result<()> {
+    shuts_down(rig, PoolFilesystem::Xfs, "fsync")
 }
 
-fn an_ext4_that_shuts_down_before_a_sync(stand: &mut Stand) -> Result<()> {
-    shuts_down(stand, PoolFilesystem::Ext4, "fsync")
+fn an_ext4_that_shuts_down_before_a_sync(rig: &mut Rig) -> Result<()> {
+    shuts_down(rig, PoolFilesystem::Ext4, "fsync")
 }
 
-fn an_xfs_that_shuts_down_after_a_sync_and_before_its_proof(stand: &mut Stand) -> Result<()> {
-    shuts_down(stand, PoolFilesystem::Xfs, "fsetxattr")
+fn an_xfs_that_shuts_down_after_a_sync_and_before_its_proof(rig: &mut Rig) -> Result<()> {
+    shuts_down(rig, PoolFilesystem::Xfs, "fsetxattr")
 }
 
-fn an_ext4_that_shuts_down_after_a_sync_and_before_its_proof(stand: &mut Stand) -> Result<()> {
-    shuts_down(stand, PoolFilesystem::Ext4, "fsetxattr")
+fn an_ext4_that_shuts_down_after_a_sync_and_before_its_proof(rig: &mut Rig) -> Result<()> {
+    shuts_down(rig, PoolFilesystem::Ext4, "fsetxattr")
 }
 
 /// Each request that waits for the disk.
@@ -60,31 +60,31 @@ fn requests() -> Result<[(&'static str, Request); 6]> {
 }
 
 /// For each request, the filesystem is shut down while the helper is in that call.
-fn shuts_down(stand: &mut Stand, filesystem: PoolFilesystem, call: &str) -> Result<()> {
-    let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
-    stand.helper_flags.push("--seccomp=log".to_owned());
+fn shuts_down(rig: &mut Rig, filesystem: PoolFilesystem, call: &str) -> Result<()> {
+    let run_options = RunOptions { pool_fs: filesystem, ..rig.run_options.clone() };
+    rig.helper_flags.push("--seccomp=log".to_owned());
     for (name, request) in requests()? {
-        let directory = stand.work().join("pools").join(name);
-        let pool = Pool::make(&setting, stand.templates(), &directory, "default")?;
-        stand.pools = vec![pool];
-        stand.start_helper()?;
-        let outcome = shut_down_during(stand, &request, call).with_context(|| name);
-        stand.kill_helper()?;
-        wait::until(stand.patience(Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
-        stand.pools.clear();
+        let directory = rig.work().join("pools").join(name);
+        let pool = Pool::make(&run_options, rig.templates(), &directory, "default")?;
+        rig.pools = vec![pool];
+        rig.start_helper()?;
+        let outcome = shut_down_during(rig, &request, call).with_context(|| name);
+        rig.kill_helper()?;
+        wait::until(rig.patience(Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
+        rig.pools.clear();
         outcome?;
     }
-    stand.helper_flags.clear();
-    stand.add_pool("default")?;
-    stand.start_helper()
+    rig.helper_flags.clear();
+    rig.add_pool("default")?;
+    rig.start_helper()
 }
 
-fn shut_down_during(stand: &mut Stand, request: &Request, call: &str) -> Result<()> {
-    let (helper, directory) = (stand.helper()?, stand.pool().directory.clone());
+fn shut_down_during(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
+    let (helper, directory) = (rig.helper()?, rig.pool().directory.clone());
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
-    let process = i32::try_from(stand.running_helper()?.pid())?;
-    let delayed = Tracer::delay(process, call, stand.patience(Duration::from_secs(30)))?;
+    let process = i32::try_from(rig.running_helper()?.pid())?;
+    let delayed = Tracer::delay(process, call, rig.patience(Duration::from_secs(30)))?;
     helper.send(&encode(request)?)?;
     ensure!(!helper.is_answered(Duration::from_millis(300))?, "it does not wait for {call}");
     run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
@@ -92,18 +92,18 @@ fn shut_down_during(stand: &mut Stand, request: &Request, call: &str) -> Result<
     let answer: Response = decode(&helper.receive()?.context("the connection is closed")?)?;
     ensure!(answer.is_err(), "the disk was dead, and the answer is {answer:?}");
     for number in 0..5 {
-        let answer = stand.helper()?.request(request)?;
+        let answer = rig.helper()?.request(request)?;
         ensure!(answer.is_err(), "repeated for the {number}th time, it is answered with {answer:?}");
     }
     Ok(())
 }
 
-fn an_xfs_whose_disk_takes_no_more_writes(stand: &mut Stand) -> Result<()> {
-    takes_no_more_writes(stand, PoolFilesystem::Xfs)
+fn an_xfs_whose_disk_takes_no_more_writes(rig: &mut Rig) -> Result<()> {
+    takes_no_more_writes(rig, PoolFilesystem::Xfs)
 }
 
-fn an_ext4_whose_disk_takes_no_more_writes(stand: &mut Stand) -> Result<()> {
-    takes_no_more_writes(stand, PoolFilesystem::Ext4)
+fn an_ext4_whose_disk_takes_no_more_writes(rig: &mut Rig) -> Result<()> {
+    takes_no_more_writes(rig, PoolFilesystem::Ext4)
 }
 
 /// A disk in memory, of which only the blocks that were written take any room. Once the memory is full, only those can be
@@ -114,12 +114,12 @@ struct Disk {
 }
 
 impl Disk {
-    fn make(stand: &Stand, setting: &Setting) -> Result<Self> {
-        let memory = stand.work().join("memory");
+    fn make(rig: &Rig, run_options: &RunOptions) -> Result<Self> {
+        let memory = rig.work().join("memory");
         fs::create_dir(&memory)?;
         run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "none"]).arg(&memory))?;
         let image = memory.join("pool.disk");
-        format_image(setting, stand.templates(), &image)?;
+        format_image(run_options, rig.templates(), &image)?;
         Ok(Self { memory, image })
     }
 
@@ -140,25 +140,25 @@ impl Disk {
     }
 }
 
-fn takes_no_more_writes(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
-    let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
+fn takes_no_more_writes(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
+    let run_options = RunOptions { pool_fs: filesystem, ..rig.run_options.clone() };
     for removes in [false, true] {
-        let disk = Disk::make(stand, &setting)?;
-        let directory = stand.work().join("pools/memory");
+        let disk = Disk::make(rig, &run_options)?;
+        let directory = rig.work().join("pools/memory");
         fs::create_dir_all(&directory)?;
-        mount_image(&setting, &disk.image, &directory)?;
+        mount_image(&run_options, &disk.image, &directory)?;
         run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
-        stand.pools = vec![Pool::mounted(&setting, &directory, "default")];
-        stand.start_helper()?;
-        let done = until_dead(stand, &disk, removes);
-        stand.kill_helper()?;
-        let patience = stand.patience(Duration::from_secs(10));
+        rig.pools = vec![Pool::mounted(&run_options, &directory, "default")];
+        rig.start_helper()?;
+        let done = until_dead(rig, &disk, removes);
+        rig.kill_helper()?;
+        let patience = rig.patience(Duration::from_secs(10));
         wait::until(patience, || mounts::unmount_all(&directory))?;
         disk.recover()?;
         // What was answered as done is on the disk, except that the loop driver takes a write that was cut short for a
         // whole one: the last answer before the first error may rest on that.
         let kept = done.and_then(|done| {
-            mount_image(&setting, &disk.image, &directory)?;
+            mount_image(&run_options, &disk.image, &directory)?;
             for id in done.iter().take(done.len().saturating_sub(1)) {
                 let is_there = directory.join(id).join("data").is_dir();
                 ensure!(
@@ -172,18 +172,18 @@ fn takes_no_more_writes(stand: &mut Stand, filesystem: PoolFilesystem) -> Result
         });
         wait::until(patience, || mounts::unmount_all(&disk.memory))?;
         fs::remove_dir(&disk.memory)?;
-        stand.pools.clear();
+        rig.pools.clear();
         kept.with_context(|| if removes { "deletions" } else { "creations" })?;
     }
-    stand.add_pool("default")?;
-    stand.start_helper()
+    rig.add_pool("default")?;
+    rig.start_helper()
 }
 
 /// Creates or deletes volumes until that fails, and returns which were answered as done while the disk was dead. A few
 /// may be: the journal's last block may have room left.
-fn until_dead(stand: &Stand, disk: &Disk, removes: bool) -> Result<Vec<String>> {
+fn until_dead(rig: &Rig, disk: &Disk, removes: bool) -> Result<Vec<String>> {
     const MOST: usize = 400;
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     let ids: Vec<String> = (0..MOST).map(|number| format!("vol-{number}")).collect();
     if removes {
         ids.iter().try_for_each(|id| helper.ask(&create(id, directory_spec(SIZE / 256))).map(drop))?;

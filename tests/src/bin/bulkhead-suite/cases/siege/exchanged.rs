@@ -9,7 +9,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 cases! {
@@ -20,63 +20,63 @@ cases! {
 
 const SIZE: u64 = 1 << 20;
 
-fn exchange(stand: &Stand) -> Result<()> {
-    let [one, other] = ["vol-a", "vol-b"].map(|id| stand.pool().volume(id));
+fn exchange(rig: &Rig) -> Result<()> {
+    let [one, other] = ["vol-a", "vol-b"].map(|id| rig.pool().volume(id));
     Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
 }
 
-fn exchanged_directories_are_not_published(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn exchanged_directories_are_not_published(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, directory_spec(SIZE)))?;
-        fs::write(stand.pool().volume(id).join("data/file"), id)?;
+        fs::write(rig.pool().volume(id).join("data/file"), id)?;
     }
     for _ in 0..2 {
-        exchange(stand)?;
+        exchange(rig)?;
         for id in ["vol-a", "vol-b"] {
             denied(helper.request(&bind(id, "t"))?, ErrorKind::PoolBroken, "was replaced")?;
-            ensure!(mounts::below(&stand.publish_directory())?.is_empty(), "something is published");
-            ensure!(!stand.target("t").exists(), "the target is left");
+            ensure!(mounts::below(&rig.publish_directory())?.is_empty(), "something is published");
+            ensure!(!rig.target("t").exists(), "the target is left");
         }
-        exchange(stand)?;
+        exchange(rig)?;
         for id in ["vol-a", "vol-b"] {
             helper.ask(&bind(id, id))?;
-            ensure!(fs::read(stand.target(id).join("file"))? == id.as_bytes());
+            ensure!(fs::read(rig.target(id).join("file"))? == id.as_bytes());
             helper.ask(&unbind(id, id))?;
         }
     }
     // One that is not there at all.
-    fs::rename(stand.pool().volume("vol-a"), stand.pool().directory.join("Aside"))?;
+    fs::rename(rig.pool().volume("vol-a"), rig.pool().directory.join("Aside"))?;
     ensure!(helper.request(&bind("vol-a", "t"))?.is_err());
-    ensure!(!stand.target("t").exists(), "the target is left");
-    fs::rename(stand.pool().directory.join("Aside"), stand.pool().volume("vol-a"))?;
+    ensure!(!rig.target("t").exists(), "the target is left");
+    fs::rename(rig.pool().directory.join("Aside"), rig.pool().volume("vol-a"))?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&delete(id))?;
     }
     Ok(())
 }
 
-fn exchanged_images_are_not_attached(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn exchanged_images_are_not_attached(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, image_spec(SIZE)))?;
-        let image = stand.pool().volume(id).join("image");
+        let image = rig.pool().volume(id).join("image");
         fs::File::options().write(true).open(image)?.write_all_at(id.as_bytes(), 0)?;
     }
-    exchange(stand)?;
+    exchange(rig)?;
     for id in ["vol-a", "vol-b"] {
         let attach = Request::LoopAttach { volume: volume(id), read_only: false };
         denied(helper.request(&attach)?, ErrorKind::PoolBroken, "was replaced")?;
         let grow = Request::GrowImage { volume: volume(id), size: bytes(2 * SIZE) };
         denied(helper.request(&grow)?, ErrorKind::PoolBroken, "was replaced")?;
-        ensure!(fs::metadata(stand.pool().volume(id).join("image"))?.len() == SIZE);
+        ensure!(fs::metadata(rig.pool().volume(id).join("image"))?.len() == SIZE);
     }
-    ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty(), "something is attached");
-    exchange(stand)?;
+    ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty(), "something is attached");
+    exchange(rig)?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&Request::LoopAttach { volume: volume(id), read_only: false })?;
         helper.ask(&Request::MakeDevice { volume: volume(id), target: target("work", id), exclusive: false })?;
-        let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&stand.target(id))?;
+        let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&rig.target(id))?;
         ensure!(found == id.as_bytes(), "{id} shows {found:?}");
         helper.ask(&Request::RemoveDevice { volume: volume(id), target: target("work", id) })?;
         helper.ask(&Request::LoopDetach { volume: volume(id) })?;
@@ -86,20 +86,20 @@ fn exchanged_images_are_not_attached(stand: &mut Stand) -> Result<()> {
 }
 
 /// While vol-b is published, neither name leads to the deletion of its content.
-fn exchanged_directories_in_use_are_not_deleted(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn exchanged_directories_in_use_are_not_deleted(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, directory_spec(SIZE)))?;
     }
     helper.ask(&bind("vol-b", "b"))?;
-    fs::write(stand.target("b/file"), "content")?;
-    exchange(stand)?;
+    fs::write(rig.target("b/file"), "content")?;
+    exchange(rig)?;
     for id in ["vol-a", "vol-b"] {
         denied(helper.request(&delete(id))?, ErrorKind::InUse, "")?;
-        ensure!(fs::read(stand.target("b/file"))? == b"content");
+        ensure!(fs::read(rig.target("b/file"))? == b"content");
     }
     // It is unpublished all the same: what is mounted there is what was mounted.
-    exchange(stand)?;
+    exchange(rig)?;
     helper.ask(&unbind("vol-b", "b"))?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&delete(id))?;

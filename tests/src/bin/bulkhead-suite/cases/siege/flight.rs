@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use bulkhead_protocol::Socket;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::listen;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 cases! {
@@ -33,14 +33,12 @@ fn in_flight(number: usize) -> Result<Vec<(OwnedFd, OwnedFd)>> {
     Ok(pairs)
 }
 
-fn descriptors_that_roots_other_processes_have_in_flight_keep_no_socket_from_a_frontend(
-    stand: &mut Stand,
-) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
+fn descriptors_that_roots_other_processes_have_in_flight_keep_no_socket_from_a_frontend(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
     let kept = in_flight(10_000)?;
-    let listened = listen(&stand.helper()?, Socket::Csi);
+    let listened = listen(&rig.helper()?, Socket::Csi);
     drop(kept);
-    listen(&stand.helper()?, Socket::Csi)?;
+    listen(&rig.helper()?, Socket::Csi)?;
     listened.map(drop)
 }

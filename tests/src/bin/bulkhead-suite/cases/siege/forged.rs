@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use bulkhead_tests::attacker::{first_bytes, node_like};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     a_tenants_own_number_never_becomes_the_hold_of_another_volume: Kernel,
@@ -20,12 +20,12 @@ cases! {
 const SIZE: u64 = 1 << 20;
 
 /// A container's own node for a device, which is then detached.
-fn spent(stand: &Stand, id: &str) -> Result<PathBuf> {
-    let helper = stand.helper()?;
+fn spent(rig: &Rig, id: &str) -> Result<PathBuf> {
+    let helper = rig.helper()?;
     helper.ask(&create(id, image_spec(SIZE)))?;
     helper.ask(&attach(id))?;
     helper.ask(&make_device(id, id))?;
-    let node = node_like(&stand.target(id), &stand.work().join(id))?;
+    let node = node_like(&rig.target(id), &rig.work().join(id))?;
     helper.ask(&remove_device(id, id))?;
     helper.ask(&detach(id))?;
     helper.ask(&delete(id))?;
@@ -45,27 +45,27 @@ fn bind_to(node: &Path, file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     // Numbers below and above that of the device's own hold.
-    let below = spent(stand, "vol-below")?;
+    let below = spent(rig, "vol-below")?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "a"))?;
-    let node = node_like(&stand.target("a"), &stand.work().join("own-node"))?;
-    let above = spent(stand, "vol-above")?;
+    let node = node_like(&rig.target("a"), &rig.work().join("own-node"))?;
+    let above = spent(rig, "vol-above")?;
     for forged in [&below, &above] {
         bind_to(forged, &node)?;
     }
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&remove_device("vol-a", "a"))?;
     helper.ask(&detach("vol-a"))?;
     let mut seen = Vec::new();
     let ids: Vec<String> = (0..8).map(|number| format!("victim-{number}")).collect();
     for id in &ids {
         helper.ask(&create(id, image_spec(SIZE)))?;
-        let image = File::options().write(true).open(stand.pool().volume(id).join("image"))?;
+        let image = File::options().write(true).open(rig.pool().volume(id).join("image"))?;
         image.write_all_at(b"secret", 0)?;
         image.sync_all()?;
         helper.ask(&attach(id))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
@@ -35,16 +35,16 @@ fn write(file: &File, done: &AtomicBool, times: usize) -> Result<()> {
     Ok(())
 }
 
-fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
-    let pool = stand.pool().directory.clone();
+fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
+    let pool = rig.pool().directory.clone();
     helper.ask(&create("tenant", directory_spec(64 * MIB)))?;
     helper.ask(&bind("tenant", "t"))?;
     let ids: Vec<String> = (0..12).map(|number| format!("vol-{number}")).collect();
     for (number, id) in ids.iter().enumerate() {
         helper.ask(&create(id, if number % 3 == 0 { image_spec(8 * MIB) } else { directory_spec(MIB) }))?;
         if number % 3 != 0 {
-            let data = stand.pool().volume(id).join("data");
+            let data = rig.pool().volume(id).join("data");
             for name in 0..40 {
                 fs::create_dir(data.join(format!("directory-with-a-long-name-{name}")))?;
                 fs::write(data.join(format!("directory-with-a-long-name-{name}/file")), vec![1; 9000])?;
@@ -54,7 +54,7 @@ fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(stand: &mut Stan
     // In the virtual machine the tenant's quota would end this: there, an administrator's file takes the room.
     let file = File::create_new(pool.join("Filler"))?;
     let done = AtomicBool::new(false);
-    let patience = stand.patience(Duration::from_secs(30));
+    let patience = rig.patience(Duration::from_secs(30));
     let emptied = std::thread::scope(|scope| {
         let writer = scope.spawn(|| write(&file, &done, usize::MAX));
         let outcome = (|| -> Result<()> {
@@ -63,24 +63,24 @@ fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(stand: &mut Stan
                 Ok(())
             })?;
             for (number, id) in ids.iter().enumerate() {
-                stand.helper()?.ask(&delete(id)).context("in a full pool")?;
+                rig.helper()?.ask(&delete(id)).context("in a full pool")?;
 
                 if number % 5 == 4 {
-                    stand.restart_helper()?;
+                    rig.restart_helper()?;
                 }
             }
             wait::until(patience, || {
-                let left = stand.pool().entries()?;
+                let left = rig.pool().entries()?;
                 ensure!(left == ["Filler", "tenant"], "{left:?}");
                 Ok(())
             })?;
             // A start in a full pool, and what is published there.
-            stand.restart_helper()?;
-            let helper = stand.helper()?;
+            rig.restart_helper()?;
+            let helper = rig.helper()?;
             helper.ask(&unbind("tenant", "t"))?;
             helper.ask(&delete("tenant"))?;
             wait::until(patience, || {
-                let left = stand.pool().entries()?;
+                let left = rig.pool().entries()?;
                 ensure!(left == ["Filler"], "{left:?}");
                 Ok(())
             })
@@ -94,26 +94,26 @@ fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(stand: &mut Stan
 }
 
 /// What is noted about loop devices needs no block, however many have been used.
-fn block_volumes_are_attached_and_published_in_a_full_pool(stand: &mut Stand) -> Result<()> {
-    let pool = stand.pool().directory.clone();
-    stand.helper()?.ask(&create("vol-a", image_spec(MIB)))?;
+fn block_volumes_are_attached_and_published_in_a_full_pool(rig: &mut Rig) -> Result<()> {
+    let pool = rig.pool().directory.clone();
+    rig.helper()?.ask(&create("vol-a", image_spec(MIB)))?;
     let file = File::create_new(pool.join("Filler"))?;
     // Once over the pool, down to the last block.
     write(&file, &AtomicBool::new(false), 1)?;
     let outcome = (|| -> Result<()> {
         for round in 0..40 {
-            let helper = stand.helper()?;
+            let helper = rig.helper()?;
             helper.ask(&attach("vol-a")).with_context(|| format!("round {round}"))?;
             helper.ask(&make_device("vol-a", "a"))?;
             helper.ask(&remove_device("vol-a", "a"))?;
             helper.ask(&detach("vol-a"))?;
             if round % 16 == 15 {
-                stand.restart_helper()?;
+                rig.restart_helper()?;
             }
         }
         Ok(())
     })();
     fs::remove_file(pool.join("Filler"))?;
     outcome?;
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }

@@ -14,7 +14,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly: Bare + Host,
@@ -26,9 +26,9 @@ const SIZE: u64 = 1 << 20;
 const DELETIONS: usize = 60;
 
 /// Makes the helper log to a pipe from its next start.
-fn pipe(stand: &mut Stand) -> Result<BufReader<File>> {
+fn pipe(rig: &mut Rig) -> Result<BufReader<File>> {
     let (reader, writer) = std::io::pipe()?;
-    stand.stderr = Some(writer.into());
+    rig.stderr = Some(writer.into());
     Ok(BufReader::new(OwnedFd::from(reader).into()))
 }
 
@@ -56,14 +56,14 @@ fn insist(client: &HelperClient, id: &str, limit: Duration) -> Result<()> {
     }
 }
 
-fn a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    let mut log = pipe(stand)?;
-    stand.start_helper()?;
-    stand.stderr = None;
-    let (client, floods) = (stand.helper()?, [stand.helper()?, stand.helper()?]);
+fn a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let mut log = pipe(rig)?;
+    rig.start_helper()?;
+    rig.stderr = None;
+    let (client, floods) = (rig.helper()?, [rig.helper()?, rig.helper()?]);
     let ids: Vec<String> = (0..DELETIONS).map(|number| format!("vol-{number:02}")).collect();
-    let (done, patience) = (AtomicBool::new(false), stand.patience(Duration::from_secs(10)));
+    let (done, patience) = (AtomicBool::new(false), rig.patience(Duration::from_secs(10)));
     let logged = std::thread::scope(|scope| -> Result<BTreeSet<String>> {
         let reader = scope.spawn(|| -> Result<BTreeSet<String>> {
             let (mut found, mut line, mut seen) = (BTreeSet::new(), String::new(), 0_u64);
@@ -117,32 +117,32 @@ fn a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly(stand: &mut S
 }
 
 /// Several times, because it depends on which of its threads is first.
-fn a_helper_starts_with_a_log_that_is_full_already(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    (0..12).try_for_each(|_| full(stand))?;
-    stand.start_helper()
+fn a_helper_starts_with_a_log_that_is_full_already(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    (0..12).try_for_each(|_| full(rig))?;
+    rig.start_helper()
 }
 
 /// A line at the start has no thread yet that writes it.
-fn a_helper_that_has_something_to_say_starts_with_a_log_that_is_full_already(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("fast")?;
-    mounts::unmount_all(&stand.pools[1].directory)?;
-    std::fs::write(stand.pool().directory.join("Foreign"), "")?;
-    full(stand)?;
-    std::fs::remove_file(stand.pool().directory.join("Foreign"))?;
-    stand.pools.truncate(1);
-    stand.start_helper()
+fn a_helper_that_has_something_to_say_starts_with_a_log_that_is_full_already(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("fast")?;
+    mounts::unmount_all(&rig.pools[1].directory)?;
+    std::fs::write(rig.pool().directory.join("Foreign"), "")?;
+    full(rig)?;
+    std::fs::remove_file(rig.pool().directory.join("Foreign"))?;
+    rig.pools.truncate(1);
+    rig.start_helper()
 }
 
-fn full(stand: &mut Stand) -> Result<()> {
-    let mut log = pipe(stand)?;
+fn full(rig: &mut Rig) -> Result<()> {
+    let mut log = pipe(rig)?;
     fill(log.get_ref())?;
-    let (begun, patience) = (Instant::now(), stand.patience(Duration::from_secs(5)));
-    let writer = stand.stderr.take();
-    let mut started = Daemon::start_logging_to("full", &mut stand.helper_command()?, &stand.logs(), writer)?;
-    started.wait_until(patience, || HelperClient::connect(&stand.helper_socket()).map(drop))?;
-    let helper = HelperClient::connect(&stand.helper_socket())?;
+    let (begun, patience) = (Instant::now(), rig.patience(Duration::from_secs(5)));
+    let writer = rig.stderr.take();
+    let mut started = Daemon::start_logging_to("full", &mut rig.helper_command()?, &rig.logs(), writer)?;
+    started.wait_until(patience, || HelperClient::connect(&rig.helper_socket()).map(drop))?;
+    let helper = HelperClient::connect(&rig.helper_socket())?;
     helper.send(&encode(&Hello::new(HIGHEST_VERSION))?)?;
     ensure!(helper.is_answered(patience)?, "it listens, and does not serve before its log is read");
     helper.receive()?;

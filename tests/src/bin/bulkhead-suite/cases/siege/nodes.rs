@@ -11,7 +11,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
@@ -24,17 +24,17 @@ cases! {
 const SIZE: u64 = 64 << 10;
 
 /// Creates a block volume with its name as content, and attaches it.
-fn make(helper: &HelperClient, stand: &Stand, id: &str) -> Result<()> {
+fn make(helper: &HelperClient, rig: &Rig, id: &str) -> Result<()> {
     helper.ask(&create(id, image_spec(SIZE)))?;
-    let image = stand.pool().volume(id).join("image");
+    let image = rig.pool().volume(id).join("image");
     File::options().write(true).open(image)?.write_all_at(id.as_bytes(), 0)?;
     helper.ask(&attach(id)).map(drop)
 }
 
 /// A pod's tmpfs with files and nodes of all numbers that may matter, each mounted at a path of its own as for a
 /// subPath.
-fn pods_files(stand: &Stand, numbers: &[u32]) -> Result<(PathBuf, Vec<PathBuf>)> {
-    let pod = stand.kubelet.pods().join("pod");
+fn pods_files(rig: &Rig, numbers: &[u32]) -> Result<(PathBuf, Vec<PathBuf>)> {
+    let pod = rig.kubelet.pods().join("pod");
     let (volume, subpaths) = (pod.join("volumes/kubernetes.io~empty-dir/memory"), pod.join("volume-subpaths/memory/c"));
     fs::create_dir_all(&volume)?;
     fs::create_dir_all(&subpaths)?;
@@ -58,22 +58,22 @@ fn pods_files(stand: &Stand, numbers: &[u32]) -> Result<(PathBuf, Vec<PathBuf>)>
     Ok((volume, bound))
 }
 
-fn a_pods_files_named_like_devices_are_nobodys_devices(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    make(&stand.helper()?, stand, "vol-a")?;
-    let own = loops::backed_by(&stand.pool().device()?)?.first().and_then(loops::Loop::number).context("a device")?;
-    let (memory, bound) = pods_files(stand, &[0, 1, 524_288, 524_289, own - 1, own, own + 1, own + 2, 1_048_575])?;
+fn a_pods_files_named_like_devices_are_nobodys_devices(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    make(&rig.helper()?, rig, "vol-a")?;
+    let own = loops::backed_by(&rig.pool().device()?)?.first().and_then(loops::Loop::number).context("a device")?;
+    let (memory, bound) = pods_files(rig, &[0, 1, 524_288, 524_289, own - 1, own, own + 1, own + 2, 1_048_575])?;
     for restart in [false, true, true] {
         if restart {
-            stand.restart_helper()?;
+            rig.restart_helper()?;
         }
-        let helper = stand.helper()?;
-        make(&helper, stand, "vol-b")?;
+        let helper = rig.helper()?;
+        make(&helper, rig, "vol-b")?;
         for id in ["vol-a", "vol-b"] {
             helper.ask(&attach(id))?;
             helper.ask(&make_device(id, id))?;
-            let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&stand.target(id))?;
+            let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&rig.target(id))?;
             ensure!(found == id.as_bytes(), "{id} shows {found:?}");
             helper.ask(&remove_device(id, id))?;
             helper.ask(&detach(id))?;
@@ -81,14 +81,14 @@ fn a_pods_files_named_like_devices_are_nobodys_devices(stand: &mut Stand) -> Res
         helper.ask(&delete("vol-b"))?;
         helper.ask(&attach("vol-a"))?;
     }
-    stand.helper()?.ask(&delete("vol-a"))?;
+    rig.helper()?.ask(&delete("vol-a"))?;
     for point in &bound {
         ensure!(bulkhead_tests::observe::mounts::at(point)?.len() == 1, "{} was unmounted", point.display());
         unmount(point, UnmountFlags::NOFOLLOW)?;
     }
     ensure!(fs::read(memory.join("loop0"))? == b"content", "a pod's file has changed");
     unmount(&memory, UnmountFlags::NOFOLLOW)?;
-    Ok(fs::remove_dir_all(stand.kubelet.pods().join("pod"))?)
+    Ok(fs::remove_dir_all(rig.kubelet.pods().join("pod"))?)
 }
 
 /// A tenant's own node shows what the tenant's volume contains, or does not open.
@@ -103,18 +103,18 @@ fn check_node(node: &Path, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn a_node_shows_its_own_volume_or_nothing_whatever_comes_later(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
-    make(&helper, stand, "vol-a")?;
+fn a_node_shows_its_own_volume_or_nothing_whatever_comes_later(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
+    make(&helper, rig, "vol-a")?;
     helper.ask(&make_device("vol-a", "a"))?;
-    let node = node_like(&stand.target("a"), &stand.work().join("own-node"))?;
-    let secret = stand.work().join("secret");
+    let node = node_like(&rig.target("a"), &rig.work().join("own-node"))?;
+    let secret = rig.work().join("secret");
     fs::write(&secret, b"secret".repeat(1 << 14))?;
     let mut attached = Vec::new();
     for _ in 0..2 {
         attempt(Attempt::Detach, &node, true, &node)?;
         attempt(Attempt::Mark, &node, true, &node)?;
-        stand.kill_helper()?;
+        rig.kill_helper()?;
         attempt(Attempt::Detach, &node, true, &node)?;
         for _ in 0..4 {
             let output = Command::new("losetup").args(["--find", "--show"]).arg(&secret).output()?;
@@ -122,13 +122,13 @@ fn a_node_shows_its_own_volume_or_nothing_whatever_comes_later(stand: &mut Stand
             attached.push(String::from_utf8(output.stdout)?.trim().to_owned());
             check_marked(&node)?;
         }
-        stand.start_helper()?;
+        rig.start_helper()?;
         check_marked(&node)?;
     }
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     let ids: Vec<String> = (0..50).map(|number| format!("next-{number}")).collect();
     let looked = ids.iter().try_for_each(|id| {
-        make(&helper, stand, id)?;
+        make(&helper, rig, id)?;
         check_marked(&node).with_context(|| format!("after {id}"))
     });
     // Handed out again, it shows what it should.

@@ -9,7 +9,7 @@ use bulkhead_protocol::Request;
 use bulkhead_tests::attacker::{first_bytes, node_like};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 
 cases! {
@@ -28,15 +28,15 @@ fn create_in(pool: &str, id: &str) -> Result<Request> {
 }
 
 /// Attaches a volume of another tenant again and again, and returns what a node shows when the number comes round.
-fn come_round(stand: &Stand, helper: &HelperClient, pool: usize, id: &str, node: &Path, limit: u32) -> Result<bool> {
-    let image = stand.pools[pool].volume(id).join("image");
+fn come_round(rig: &Rig, helper: &HelperClient, pool: usize, id: &str, node: &Path, limit: u32) -> Result<bool> {
+    let image = rig.pools[pool].volume(id).join("image");
     File::options().write(true).open(image)?.write_all_at(b"secret!", 0)?;
     let wanted = number_at(node)?;
     for _ in 0..limit {
         helper.ask_patiently(&attach(id))?;
         helper.ask(&make_device(id, "next"))?;
-        let is_seen = number_at(&stand.target("next"))? == wanted
-            && first_bytes::<7>(node).is_ok_and(|found| &found == b"secret!");
+        let is_seen =
+            number_at(&rig.target("next"))? == wanted && first_bytes::<7>(node).is_ok_and(|found| &found == b"secret!");
         helper.ask(&remove_device(id, "next"))?;
         helper.ask(&detach(id))?;
         if is_seen {
@@ -46,11 +46,11 @@ fn come_round(stand: &Stand, helper: &HelperClient, pool: usize, id: &str, node:
     Ok(false)
 }
 
-fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("other")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("other")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create_in("default", "vol-a")?)?;
     helper.ask(&create_in("other", "vol-o")?)?;
     for _ in 0..40 {
@@ -60,59 +60,59 @@ fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(stand: &
     helper.ask_patiently(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "a"))?;
     // A container keeps its own node; nobody has it open.
-    let node = node_like(&stand.target("a"), &stand.work().join("own-node"))?;
+    let node = node_like(&rig.target("a"), &rig.work().join("own-node"))?;
     helper.ask(&remove_device("vol-a", "a"))?;
     helper.ask(&detach("vol-a"))?;
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     // The first pool's disk is missing at the next start.
-    let gone = stand.pools.remove(0);
+    let gone = rig.pools.remove(0);
     let marker = gone.directory.join(".bulkhead");
     let aside = gone.directory.join("marker-aside");
     fs::rename(&marker, &aside)?;
-    stand.pools.insert(0, gone);
-    stand.start_helper()?;
-    let helper = stand.helper()?;
-    let seen = come_round(stand, &helper, 1, "vol-o", &node, 150);
-    stand.kill_helper()?;
+    rig.pools.insert(0, gone);
+    rig.start_helper()?;
+    let helper = rig.helper()?;
+    let seen = come_round(rig, &helper, 1, "vol-o", &node, 150);
+    rig.kill_helper()?;
     fs::rename(&aside, &marker)?;
-    stand.start_helper()?;
+    rig.start_helper()?;
     for id in ["vol-a", "vol-o"] {
-        stand.helper()?.ask(&delete(id))?;
+        rig.helper()?.ask(&delete(id))?;
     }
     ensure!(!seen?, "the node of a volume of the first pool shows a volume of the second");
     Ok(())
 }
 
-fn a_device_whose_number_cannot_be_noted_is_not_handed_out(stand: &mut Stand) -> Result<()> {
+fn a_device_whose_number_cannot_be_noted_is_not_handed_out(rig: &mut Rig) -> Result<()> {
     // strace makes a call fail by replacing it with one that the filter does not allow.
-    stand.helper_flags.push("--seccomp=log".to_owned());
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, image_spec(SIZE)))?;
         helper.ask_patiently(&attach(id))?;
         helper.ask(&detach(id))?;
     }
-    let server = i32::try_from(stand.running_helper()?.pid())?;
+    let server = i32::try_from(rig.running_helper()?.pid())?;
     let tracer = Tracer::fail(server, "fsetxattr", "EIO", "1+")?;
     let mut node = None;
     for round in 0..40 {
         let _ = helper.request(&attach("vol-a"))?;
         let at = format!("a{round}");
         if helper.request(&make_device("vol-a", &at))?.is_ok() {
-            let own = stand.work().join("own-node");
+            let own = rig.work().join("own-node");
             let _ = fs::remove_file(&own);
-            node = Some(node_like(&stand.target(&at), &own)?);
+            node = Some(node_like(&rig.target(&at), &own)?);
             helper.ask(&remove_device("vol-a", &at))?;
         }
         helper.ask(&detach("vol-a"))?;
     }
     tracer.end()?;
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     let seen = match &node {
-        Some(node) => come_round(stand, &helper, 0, "vol-b", node, 150),
+        Some(node) => come_round(rig, &helper, 0, "vol-b", node, 150),
         None => Ok(false),
     };
     for id in ["vol-a", "vol-b"] {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     a_flood_of_projects_delays_nothing: Quota + Xfs + OwnPool,
@@ -27,11 +27,11 @@ const SLOWER: u32 = 4;
 const SLACK: Duration = Duration::from_millis(300);
 
 /// The slowest of a few volumes' lives and looks at the pool, and of two starts.
-fn times(stand: &mut Stand) -> Result<[(&'static str, Duration); 4]> {
+fn times(rig: &mut Rig) -> Result<[(&'static str, Duration); 4]> {
     let mut slowest =
         [("create", Duration::ZERO), ("status", Duration::ZERO), ("usage", Duration::ZERO), ("start", Duration::ZERO)];
     for round in 0..10 {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         let id = format!("vol-{round}");
         let mut ask = |at: usize, request: &Request| -> Result<()> {
             let begun = Instant::now();
@@ -45,20 +45,20 @@ fn times(stand: &mut Stand) -> Result<[(&'static str, Duration); 4]> {
         helper.ask(&delete(&id))?;
     }
     for _ in 0..2 {
-        stand.stop_helper()?;
+        rig.stop_helper()?;
         let begun = Instant::now();
-        stand.start_helper()?;
+        rig.start_helper()?;
         slowest[3].1 = slowest[3].1.max(begun.elapsed());
     }
     Ok(slowest)
 }
 
-fn a_flood_of_projects_delays_nothing(stand: &mut Stand) -> Result<()> {
-    stand.helper()?.ask(&create("tenant", directory_spec(MIB)))?;
-    let path = stand.pool().volume("tenant").join("data/file");
+fn a_flood_of_projects_delays_nothing(rig: &mut Rig) -> Result<()> {
+    rig.helper()?.ask(&create("tenant", directory_spec(MIB)))?;
+    let path = rig.pool().volume("tenant").join("data/file");
     File::create_new(&path)?;
-    let before = times(stand)?;
-    let number = if stand.setting.long { 20_000 } else { 4_000 };
+    let before = times(rig)?;
+    let number = if rig.run_options.long { 20_000 } else { 4_000 };
     let begun = Instant::now();
     let mut tenant =
         Command::new("xfs_io").arg(&path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("run xfs_io")?;
@@ -66,14 +66,14 @@ fn a_flood_of_projects_delays_nothing(stand: &mut Stand) -> Result<()> {
     tenant.stdin.take().context("no input")?.write_all(commands.as_bytes())?;
     ensure!(tenant.wait()?.success(), "xfs_io failed");
     println!("{number} changes of project took {:?}", begun.elapsed());
-    let after = times(stand)?;
+    let after = times(rig)?;
     for ((what, before), (_, after)) in before.into_iter().zip(after) {
         println!("{what}: {before:?} before, {after:?} after");
         ensure!(after <= before * SLOWER + SLACK, "{what} took {before:?} before, and {after:?} after");
     }
     // What XFS has made for them takes more than a hundredth of this pool.
-    let conditions = stand.helper()?.pool_status("default")?.conditions;
+    let conditions = rig.helper()?.pool_status("default")?.conditions;
     let grown = |condition: &Condition| matches!(condition, Condition::QuotaFiles { bytes } if *bytes > 10 * MIB);
     ensure!(conditions.as_slice().iter().any(grown), "{conditions:?}");
-    stand.helper()?.ask(&delete("tenant")).map(drop)
+    rig.helper()?.ask(&delete("tenant")).map(drop)
 }

@@ -13,8 +13,8 @@ use bulkhead_tests::expect::no_room;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::{Pool, mount_image, run};
-use bulkhead_tests::setting::{PoolFilesystem, Setting, program};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions, program};
 use bulkhead_tests::wait;
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -31,14 +31,14 @@ cases! {
 const MIB: u64 = 1 << 20;
 
 /// xfs_quota(8), which knows ext4 as well.
-fn xfs_quota(stand: &Stand, command: &str) -> Result<()> {
-    run(Command::new("xfs_quota").args(["-f", "-x", "-c", command]).arg(&stand.pool().directory))
+fn xfs_quota(rig: &Rig, command: &str) -> Result<()> {
+    run(Command::new("xfs_quota").args(["-f", "-x", "-c", command]).arg(&rig.pool().directory))
 }
 
 /// Waits until the pool has such a condition, or has none.
-fn pool_says(stand: &Stand, what: &str, wanted: Option<fn(&Condition) -> bool>) -> Result<()> {
-    let helper = stand.helper()?;
-    wait::until(stand.patience(Duration::from_secs(10)), || {
+fn pool_says(rig: &Rig, what: &str, wanted: Option<fn(&Condition) -> bool>) -> Result<()> {
+    let helper = rig.helper()?;
+    wait::until(rig.patience(Duration::from_secs(10)), || {
         let status = helper.pool_status("default")?;
         let conditions = status.conditions.as_slice();
         let is_so = wanted.map_or(conditions.is_empty(), |wanted| conditions.iter().any(wanted));
@@ -47,15 +47,15 @@ fn pool_says(stand: &Stand, what: &str, wanted: Option<fn(&Condition) -> bool>) 
     })
 }
 
-fn condition_of(stand: &Stand, id: &str) -> Result<Option<Condition>> {
-    match stand.helper()?.ask(&Request::Usage { volume: volume(id), target: None })? {
+fn condition_of(rig: &Rig, id: &str) -> Result<Option<Condition>> {
+    match rig.helper()?.ask(&Request::Usage { volume: volume(id), target: None })? {
         Reply::Usage(usage) => Ok(usage.condition),
         other => bail!("no usage: {other:?}"),
     }
 }
 
-fn project_of(stand: &Stand) -> Result<quotas::ProjectQuota> {
-    let found = quotas::blocks(&stand.pool().directory)?;
+fn project_of(rig: &Rig) -> Result<quotas::ProjectQuota> {
+    let found = quotas::blocks(&rig.pool().directory)?;
     found.first().copied().context("no project has a limit")
 }
 
@@ -64,110 +64,110 @@ fn allocate(path: &Path, bytes: u64) -> Result<()> {
     fallocate(&file, FallocateFlags::empty(), 0, bytes).with_context(|| format!("allocate {bytes} bytes"))
 }
 
-fn quotas_that_are_switched_off_are_reported(stand: &mut Stand) -> Result<()> {
+fn quotas_that_are_switched_off_are_reported(rig: &mut Rig) -> Result<()> {
     for _ in 0..2 {
-        pool_says(stand, "at first", None)?;
-        xfs_quota(stand, "disable -p")?;
-        pool_says(stand, "switched off", Some(|condition| *condition == Condition::QuotasOff))?;
-        xfs_quota(stand, "enable -p")?;
+        pool_says(rig, "at first", None)?;
+        xfs_quota(rig, "disable -p")?;
+        pool_says(rig, "switched off", Some(|condition| *condition == Condition::QuotasOff))?;
+        xfs_quota(rig, "enable -p")?;
     }
-    pool_says(stand, "switched on", None)
+    pool_says(rig, "switched on", None)
 }
 
-fn default_limits_are_reported(stand: &mut Stand) -> Result<()> {
+fn default_limits_are_reported(rig: &mut Rig) -> Result<()> {
     for limit in ["bhard=64m", "ihard=100", "bsoft=1m"] {
-        xfs_quota(stand, &format!("limit -p -d {limit}"))?;
-        pool_says(stand, limit, Some(|condition| *condition == Condition::DefaultLimits))?;
-        xfs_quota(stand, "limit -p -d bsoft=0 bhard=0 isoft=0 ihard=0")?;
-        pool_says(stand, "without limits", None)?;
+        xfs_quota(rig, &format!("limit -p -d {limit}"))?;
+        pool_says(rig, limit, Some(|condition| *condition == Condition::DefaultLimits))?;
+        xfs_quota(rig, "limit -p -d bsoft=0 bhard=0 isoft=0 ihard=0")?;
+        pool_says(rig, "without limits", None)?;
     }
     Ok(())
 }
 
-fn limits_that_somebody_changed_are_reported_and_set_again(stand: &mut Stand) -> Result<()> {
-    stand.helper()?.ask(&create("vol-a", directory_spec(8 * MIB)))?;
-    let own = project_of(stand)?;
+fn limits_that_somebody_changed_are_reported_and_set_again(rig: &mut Rig) -> Result<()> {
+    rig.helper()?.ask(&create("vol-a", directory_spec(8 * MIB)))?;
+    let own = project_of(rig)?;
     ensure!(own.limit == 8 * 1024, "{own:?}");
     for change in ["bhard=4m", "bhard=0", "bsoft=1m", "isoft=2", "ihard=7"] {
-        ensure!(condition_of(stand, "vol-a")?.is_none(), "before {change}");
-        xfs_quota(stand, &format!("limit -p {change} {}", own.project))?;
-        let found = condition_of(stand, "vol-a")?;
+        ensure!(condition_of(rig, "vol-a")?.is_none(), "before {change}");
+        xfs_quota(rig, &format!("limit -p {change} {}", own.project))?;
+        let found = condition_of(rig, "vol-a")?;
         ensure!(matches!(found, Some(Condition::OtherLimits { .. })), "after {change}: {found:?}");
-        stand.restart_helper()?;
-        ensure!(project_of(stand)? == own, "after {change}: {:?}", project_of(stand)?);
+        rig.restart_helper()?;
+        ensure!(project_of(rig)? == own, "after {change}: {:?}", project_of(rig)?);
     }
-    ensure!(condition_of(stand, "vol-a")?.is_none(), "at the end");
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    ensure!(condition_of(rig, "vol-a")?.is_none(), "at the end");
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn limits_do_not_outlive_a_change_to_no_quotas(stand: &mut Stand) -> Result<()> {
-    stand.helper()?.ask(&create("vol-a", directory_spec(MIB)))?;
-    stand.stop_helper()?;
-    stand.pools[0].options = ",quota=none".to_owned();
-    stand.start_helper()?;
-    let data = stand.pool().volume("vol-a").join("data");
+fn limits_do_not_outlive_a_change_to_no_quotas(rig: &mut Rig) -> Result<()> {
+    rig.helper()?.ask(&create("vol-a", directory_spec(MIB)))?;
+    rig.stop_helper()?;
+    rig.pools[0].options = ",quota=none".to_owned();
+    rig.start_helper()?;
+    let data = rig.pool().volume("vol-a").join("data");
     allocate(&data.join("file"), 4 * MIB).context("the former limit binds")?;
     fs::remove_file(data.join("file"))?;
-    stand.stop_helper()?;
-    stand.pools[0].options = String::new();
-    stand.start_helper()?;
-    ensure!(project_of(stand)?.limit == 1024, "{:?}", project_of(stand)?);
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.stop_helper()?;
+    rig.pools[0].options = String::new();
+    rig.start_helper()?;
+    ensure!(project_of(rig)?.limit == 1024, "{:?}", project_of(rig)?);
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
 /// A quota that is off for a while binds nobody.
-fn a_volume_larger_than_its_size_is_reported(stand: &mut Stand) -> Result<()> {
-    stand.helper()?.ask(&create("vol-a", directory_spec(MIB)))?;
-    let file = stand.pool().volume("vol-a").join("data/file");
-    xfs_quota(stand, "disable -p")?;
+fn a_volume_larger_than_its_size_is_reported(rig: &mut Rig) -> Result<()> {
+    rig.helper()?.ask(&create("vol-a", directory_spec(MIB)))?;
+    let file = rig.pool().volume("vol-a").join("data/file");
+    xfs_quota(rig, "disable -p")?;
     allocate(&file, 4 * MIB)?;
-    xfs_quota(stand, "enable -p")?;
-    let found = condition_of(stand, "vol-a")?;
+    xfs_quota(rig, "enable -p")?;
+    let found = condition_of(rig, "vol-a")?;
     ensure!(matches!(found, Some(Condition::Oversized { used }) if used >= 4 * MIB), "{found:?}");
     fs::remove_file(&file)?;
-    ensure!(condition_of(stand, "vol-a")?.is_none(), "{:?}", condition_of(stand, "vol-a")?);
-    stand.helper()?.ask(&delete("vol-a")).map(drop)
+    ensure!(condition_of(rig, "vol-a")?.is_none(), "{:?}", condition_of(rig, "vol-a")?);
+    rig.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn what_is_promised_and_taken_by_others_is_reported(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn what_is_promised_and_taken_by_others_is_reported(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     let half = helper.pool_status("default")?.available / 2 / 4096 * 4096;
     helper.ask(&create("vol-a", directory_spec(half)))?;
-    pool_says(stand, "at first", None)?;
-    let filler = stand.pool().directory.join("Filler");
+    pool_says(rig, "at first", None)?;
+    let filler = rig.pool().directory.join("Filler");
     allocate(&filler, half + 32 * MIB)?;
-    pool_says(stand, "filled", Some(|condition| matches!(condition, Condition::Overpromised { .. })))?;
+    pool_says(rig, "filled", Some(|condition| matches!(condition, Condition::Overpromised { .. })))?;
     no_room(helper.request(&create("vol-b", directory_spec(MIB)))?)?;
     fs::remove_file(&filler)?;
-    pool_says(stand, "emptied", None)?;
+    pool_says(rig, "emptied", None)?;
     helper.ask(&delete("vol-a")).map(drop)
 }
 
 /// Only ext4 has a fixed number of inodes.
-fn a_pool_without_inodes_has_no_room(stand: &mut Stand) -> Result<()> {
-    let setting = Setting { pool_fs: PoolFilesystem::Ext4, ..stand.setting.clone() };
-    let directory = stand.work().join("pools/few");
+fn a_pool_without_inodes_has_no_room(rig: &mut Rig) -> Result<()> {
+    let run_options = RunOptions { pool_fs: PoolFilesystem::Ext4, ..rig.run_options.clone() };
+    let directory = rig.work().join("pools/few");
     let image = directory.with_extension("disk");
     fs::create_dir_all(&directory)?;
     File::create_new(&image)?.set_len(64 * MIB)?;
     let quotas: &[&str] =
-        if setting.enforces_sizes() { &["-O", "quota,project", "-E", "quotatype=prjquota"] } else { &[] };
+        if run_options.enforces_sizes() { &["-O", "quota,project", "-E", "quotatype=prjquota"] } else { &[] };
     run(Command::new("mkfs.ext4").args(["-q", "-N", "64"]).args(quotas).arg(&image))?;
-    mount_image(&setting, &image, &directory)?;
+    mount_image(&run_options, &image, &directory)?;
     run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
-    stand.pools = vec![Pool::mounted(&setting, &directory, "default")];
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+    rig.pools = vec![Pool::mounted(&run_options, &directory, "default")];
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let room = helper.pool_status("default")?.available;
     let files = directory.join("Files");
     fs::create_dir(&files)?;
     while File::create_new(files.join(fs::read_dir(&files)?.count().to_string())).is_ok() {}
-    pool_says(stand, "without inodes", Some(|condition| *condition == Condition::NoInodes))?;
+    pool_says(rig, "without inodes", Some(|condition| *condition == Condition::NoInodes))?;
     let status = helper.pool_status("default")?;
     ensure!((status.available, status.largest_volume) == (0, 0), "{status:?}");
     ensure!(no_room(helper.request(&create("vol-a", directory_spec(MIB)))?)? == 0, "there is room");
     fs::remove_dir_all(&files)?;
-    wait::until(stand.patience(Duration::from_secs(5)), || {
+    wait::until(rig.patience(Duration::from_secs(5)), || {
         let status = helper.pool_status("default")?;
         ensure!(status.available == room && !status.conditions.as_slice().contains(&Condition::NoInodes), "{status:?}");
         Ok(())

@@ -12,7 +12,7 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 
 cases! {
@@ -39,8 +39,8 @@ fn unpublish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> 
     Ok(())
 }
 
-fn record(stand: &Stand, id: &str) -> Result<(File, Vec<u8>)> {
-    let outer = File::open(stand.pool().volume(id))?;
+fn record(rig: &Rig, id: &str) -> Result<(File, Vec<u8>)> {
+    let outer = File::open(rig.pool().volume(id))?;
     let mut record = vec![0; 256];
     let length = fgetxattr(&outer, RECORD, &mut record[..])?;
     record.truncate(length);
@@ -48,8 +48,8 @@ fn record(stand: &Stand, id: &str) -> Result<(File, Vec<u8>)> {
 }
 
 /// Checks that vol-a and vol-b are in use and not served.
-fn check_not_served(stand: &Stand, why: &str) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
+    let helper = rig.helper()?;
     let detach = Request::LoopDetach { volume: volume("vol-b") };
     for request in [
         unbind("vol-a", "vol-a"),
@@ -68,45 +68,45 @@ fn check_not_served(stand: &Stand, why: &str) -> Result<()> {
     let status = helper.pool_status("default")?;
     let conditions = status.conditions.as_slice();
     ensure!(conditions.contains(&Condition::NotServed { volumes: 2 }), "{conditions:?}");
-    ensure!(stand.pool().entries()? == ["vol-a", "vol-b"], "{:?}", stand.pool().entries()?);
-    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
-    ensure!(mounts::at(&stand.target("vol-b"))?.len() == 1, "the device is unpublished");
-    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == 1, "the device is gone");
+    ensure!(rig.pool().entries()? == ["vol-a", "vol-b"], "{:?}", rig.pool().entries()?);
+    ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
+    ensure!(mounts::at(&rig.target("vol-b"))?.len() == 1, "the device is unpublished");
+    ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1, "the device is gone");
     Ok(())
 }
 
-fn begin(stand: &mut Stand) -> Result<()> {
-    stand.start()?;
-    let helper = stand.helper()?;
+fn begin(rig: &mut Rig) -> Result<()> {
+    rig.start()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     publish(&helper, "vol-a", "vol-b")?;
-    Ok(fs::write(stand.target("vol-a/file"), "content")?)
+    Ok(fs::write(rig.target("vol-a/file"), "content")?)
 }
 
-fn volumes_without_records_stay_mounted_and_are_not_deleted(stand: &mut Stand) -> Result<()> {
-    begin(stand)?;
-    stand.kill_helper()?;
-    let records = [record(stand, "vol-a")?, record(stand, "vol-b")?];
+fn volumes_without_records_stay_mounted_and_are_not_deleted(rig: &mut Rig) -> Result<()> {
+    begin(rig)?;
+    rig.kill_helper()?;
+    let records = [record(rig, "vol-a")?, record(rig, "vol-b")?];
     for (outer, _) in &records {
         fremovexattr(outer, RECORD)?;
     }
     for _ in 0..2 {
-        stand.start_helper()?;
-        check_not_served(stand, "record")?;
-        stand.kill_helper()?;
+        rig.start_helper()?;
+        check_not_served(rig, "record")?;
+        rig.kill_helper()?;
     }
     for (outer, record) in &records {
         fsetxattr(outer, RECORD, record, XattrFlags::CREATE)?;
     }
-    stand.start_helper()?;
-    unpublish(&stand.helper()?, "vol-a", "vol-b")
+    rig.start_helper()?;
+    unpublish(&rig.helper()?, "vol-a", "vol-b")
 }
 
-fn a_damaged_record_is_no_record(stand: &mut Stand) -> Result<()> {
-    begin(stand)?;
-    stand.kill_helper()?;
-    let records = [record(stand, "vol-a")?, record(stand, "vol-b")?];
+fn a_damaged_record_is_no_record(rig: &mut Rig) -> Result<()> {
+    begin(rig)?;
+    rig.kill_helper()?;
+    let records = [record(rig, "vol-a")?, record(rig, "vol-b")?];
     let cut = |record: &[u8]| record[..record.len() / 2].to_vec();
     let longer = |record: &[u8]| [record, &[0; 8]].concat();
     let later = |record: &[u8]| [&[9], &record[1..]].concat();
@@ -114,25 +114,25 @@ fn a_damaged_record_is_no_record(stand: &mut Stand) -> Result<()> {
         for (outer, record) in &records {
             fsetxattr(outer, RECORD, &damage(record), XattrFlags::REPLACE)?;
         }
-        stand.start_helper()?;
-        check_not_served(stand, "record")?;
-        stand.kill_helper()?;
+        rig.start_helper()?;
+        check_not_served(rig, "record")?;
+        rig.kill_helper()?;
     }
     for (outer, record) in &records {
         fsetxattr(outer, RECORD, record, XattrFlags::REPLACE)?;
     }
-    stand.start_helper()?;
-    unpublish(&stand.helper()?, "vol-a", "vol-b")
+    rig.start_helper()?;
+    unpublish(&rig.helper()?, "vol-a", "vol-b")
 }
 
 /// Beside the volumes that it serves there are those of another helper, those of a pool that is no longer configured,
 /// and those without a record.
-fn a_start_leaves_everything_mounted_that_is_not_its_own(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("old")?;
-    stand.start()?;
-    let other = AnotherHelper::start(stand)?;
-    let helper = stand.helper()?;
+fn a_start_leaves_everything_mounted_that_is_not_its_own(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("old")?;
+    rig.start()?;
+    let other = AnotherHelper::start(rig)?;
+    let helper = rig.helper()?;
     let make = |helper: &HelperClient, pool: &str, names: [&str; 2]| -> Result<()> {
         for (id, spec) in names.into_iter().zip([directory_spec(SIZE), image_spec(SIZE)]) {
             helper.ask(&Request::Create { volume: volume(id), pool: pool.parse()?, spec })?;
@@ -145,33 +145,33 @@ fn a_start_leaves_everything_mounted_that_is_not_its_own(stand: &mut Stand) -> R
     make(&helper, "default", bare)?;
     make(&helper, "old", old)?;
     make(&other.client()?, "other", theirs)?;
-    let pools = [stand.pools.as_slice(), std::slice::from_ref(&other.pool)].concat();
-    let before = seen(stand, &pools)?;
+    let pools = [rig.pools.as_slice(), std::slice::from_ref(&other.pool)].concat();
+    let before = seen(rig, &pools)?;
     ensure!((before.0.len(), before.1.len()) == (8, 4), "{before:?}");
-    let old_pool = stand.pools[1].clone();
-    stand.kill_helper()?;
-    let records = [record(stand, bare[0])?, record(stand, bare[1])?];
+    let old_pool = rig.pools[1].clone();
+    rig.kill_helper()?;
+    let records = [record(rig, bare[0])?, record(rig, bare[1])?];
     for (outer, _) in &records {
         fremovexattr(outer, RECORD)?;
     }
-    stand.pools.truncate(1);
+    rig.pools.truncate(1);
     for _ in 0..3 {
-        stand.start_helper()?;
-        check_same(&before, &seen(stand, &pools)?)?;
-        stand.kill_helper()?;
+        rig.start_helper()?;
+        check_same(&before, &seen(rig, &pools)?)?;
+        rig.kill_helper()?;
     }
     for (outer, record) in &records {
         fsetxattr(outer, RECORD, record, XattrFlags::CREATE)?;
     }
-    stand.pools.push(old_pool);
-    stand.start_helper()?;
-    check_same(&before, &seen(stand, &pools)?)?;
-    let helper = stand.helper()?;
+    rig.pools.push(old_pool);
+    rig.start_helper()?;
+    check_same(&before, &seen(rig, &pools)?)?;
+    let helper = rig.helper()?;
     for names in [served, old, bare] {
         unpublish(&helper, names[0], names[1])?;
     }
     unpublish(&other.client()?, theirs[0], theirs[1])?;
-    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(10)), || {
+    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(10)), || {
         ensure!(other.pool.entries()?.is_empty(), "{:?}", other.pool.entries()?);
         Ok(())
     })?;
@@ -198,7 +198,7 @@ fn check_same((mounted, attached): &Seen, (now_mounted, now_attached): &Seen) ->
 }
 
 /// What is mounted in the publish directory, and attached of these pools.
-fn seen(stand: &Stand, pools: &[Pool]) -> Result<Seen> {
+fn seen(rig: &Rig, pools: &[Pool]) -> Result<Seen> {
     let devices = pools.iter().map(|pool| loops::backed_by(&pool.device()?)).collect::<Result<Vec<_>>>()?;
-    Ok((mounts::below(&stand.publish_directory())?, devices.concat()))
+    Ok((mounts::below(&rig.publish_directory())?, devices.concat()))
 }

@@ -9,7 +9,7 @@ use bulkhead_protocol::{BlockSize, ErrorKind, Request, VolumeKind, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     files_restored_before_the_first_use_are_kept: Filesystem,
@@ -28,30 +28,30 @@ fn sparse_spec() -> VolumeSpec {
 }
 
 /// Checks, twice and after a restart, that a volume with content is kept, and that it can still be used and deleted.
-fn check_kept(stand: &mut Stand, check: impl Fn(&Stand) -> Result<()>) -> Result<()> {
+fn check_kept(rig: &mut Rig, check: impl Fn(&Rig) -> Result<()>) -> Result<()> {
     for restart in [false, true] {
         if restart {
-            stand.restart_helper()?;
+            rig.restart_helper()?;
         }
         for _ in 0..2 {
-            denied(stand.helper()?.request(&discard("vol-a"))?, ErrorKind::Refused, "may hold data")?;
-            check(stand)?;
+            denied(rig.helper()?.request(&discard("vol-a"))?, ErrorKind::Refused, "may hold data")?;
+            check(rig)?;
         }
     }
-    stand.helper()?.ask(&delete("vol-a"))?;
+    rig.helper()?.ask(&delete("vol-a"))?;
     Ok(())
 }
 
-fn files_restored_before_the_first_use_are_kept(stand: &mut Stand) -> Result<()> {
+fn files_restored_before_the_first_use_are_kept(rig: &mut Rig) -> Result<()> {
     for (name, content) in [("file", Some("content")), (".hidden", Some("")), ("directory", None)] {
-        stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-        let path = stand.pool().volume("vol-a").join("data").join(name);
+        rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+        let path = rig.pool().volume("vol-a").join("data").join(name);
         match content {
             Some(content) => fs::write(&path, content)?,
             None => fs::create_dir(&path)?,
         }
-        check_kept(stand, |stand| {
-            let path = stand.pool().volume("vol-a").join("data").join(name);
+        check_kept(rig, |rig| {
+            let path = rig.pool().volume("vol-a").join("data").join(name);
             ensure!(content.map_or_else(
                 || path.is_dir(),
                 |content| fs::read(&path).is_ok_and(|found| found == content.as_bytes())
@@ -60,29 +60,29 @@ fn files_restored_before_the_first_use_are_kept(stand: &mut Stand) -> Result<()>
         })?;
     }
     // It is published as ever after it was refused.
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    fs::write(stand.pool().volume("vol-a").join("data/file"), "content")?;
+    fs::write(rig.pool().volume("vol-a").join("data/file"), "content")?;
     denied(helper.request(&discard("vol-a"))?, ErrorKind::Refused, "may hold data")?;
     helper.ask(&bind("vol-a", "a"))?;
-    ensure!(fs::read(stand.target("a/file"))? == b"content");
+    ensure!(fs::read(rig.target("a/file"))? == b"content");
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&delete("vol-a"))?;
     Ok(())
 }
 
-fn an_image_restored_before_the_first_use_is_kept(stand: &mut Stand) -> Result<()> {
+fn an_image_restored_before_the_first_use_is_kept(rig: &mut Rig) -> Result<()> {
     for (spec, synced) in
         [(image_spec(SIZE), true), (image_spec(SIZE), false), (sparse_spec(), true), (sparse_spec(), false)]
     {
         for offset in [0, SIZE / 2, SIZE - 7] {
-            stand.helper()?.ask(&create("vol-a", spec))?;
-            let image = File::options().read(true).write(true).open(stand.pool().volume("vol-a").join("image"))?;
+            rig.helper()?.ask(&create("vol-a", spec))?;
+            let image = File::options().read(true).write(true).open(rig.pool().volume("vol-a").join("image"))?;
             image.write_all_at(b"content", offset)?;
             if synced {
                 image.sync_all()?;
             }
-            check_kept(stand, |_| {
+            check_kept(rig, |_| {
                 let mut found = [0; 7];
                 image.read_exact_at(&mut found, offset)?;
                 ensure!(&found == b"content", "at {offset}: {found:?}");

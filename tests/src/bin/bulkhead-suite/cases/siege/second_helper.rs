@@ -9,31 +9,31 @@ use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, unbind};
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::program;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::program;
 
 cases! {
     a_second_helper_with_other_pools_takes_no_name_from_the_first: Bare,
     two_helpers_with_pools_of_their_own_serve_beside_each_other: Bare,
 }
 
-fn a_second_helper_with_other_pools_takes_no_name_from_the_first(stand: &mut Stand) -> Result<()> {
-    stand.start()?;
-    let inode = |stand: &Stand| -> Result<u64> { Ok(fs::symlink_metadata(stand.helper_socket())?.ino()) };
-    let (before, connected) = (inode(stand)?, stand.helper()?);
+fn a_second_helper_with_other_pools_takes_no_name_from_the_first(rig: &mut Rig) -> Result<()> {
+    rig.start()?;
+    let inode = |rig: &Rig| -> Result<u64> { Ok(fs::symlink_metadata(rig.helper_socket())?.ino()) };
+    let (before, connected) = (inode(rig)?, rig.helper()?);
     connected.ask(&create("vol-a", directory_spec(1 << 20)))?;
-    let directory = stand.work().join("pools/other");
-    let pool = Pool::make_unmarked(&stand.setting, stand.templates(), &directory, "other")?;
+    let directory = rig.work().join("pools/other");
+    let pool = Pool::make_unmarked(&rig.run_options, rig.templates(), &directory, "other")?;
     let mut command = Command::new(program("bulkhead-privhelper")?);
-    command.args(["--pool", &pool.flag(), "--allow-uid", "901", "--socket"]).arg(stand.helper_socket());
-    command.arg("--publish-dir").arg(format!("work={}", stand.publish_directory().display()));
+    command.args(["--pool", &pool.flag(), "--allow-uid", "901", "--socket"]).arg(rig.helper_socket());
+    command.arg("--publish-dir").arg(format!("work={}", rig.publish_directory().display()));
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1), "it ended with {}: {said}", output.status);
     ensure!(said.contains("another helper listens on") && said.lines().count() == 1, "{said}");
-    ensure!(inode(stand)? == before, "the socket is another");
+    ensure!(inode(rig)? == before, "the socket is another");
     // The first one answers, on old and new connections.
-    for client in [&connected, &HelperClient::welcomed(&stand.helper_socket())?] {
+    for client in [&connected, &HelperClient::welcomed(&rig.helper_socket())?] {
         client.ask(&bind("vol-a", "a"))?;
         client.ask(&unbind("vol-a", "a"))?;
     }
@@ -43,18 +43,18 @@ fn a_second_helper_with_other_pools_takes_no_name_from_the_first(stand: &mut Sta
     Ok(())
 }
 
-fn two_helpers_with_pools_of_their_own_serve_beside_each_other(stand: &mut Stand) -> Result<()> {
-    stand.start()?;
-    let other = AnotherHelper::start(stand)?;
+fn two_helpers_with_pools_of_their_own_serve_beside_each_other(rig: &mut Rig) -> Result<()> {
+    rig.start()?;
+    let other = AnotherHelper::start(rig)?;
     let in_other = bulkhead_protocol::Request::Create {
         volume: bulkhead_tests::helper::volume("vol-o"),
         pool: "other".parse()?,
         spec: directory_spec(1 << 20),
     };
     other.client()?.ask(&in_other)?;
-    stand.helper()?.ask(&create("vol-a", directory_spec(1 << 20)))?;
-    stand.restart_helper()?;
-    for (client, id) in [(stand.helper()?, "vol-a"), (other.client()?, "vol-o")] {
+    rig.helper()?.ask(&create("vol-a", directory_spec(1 << 20)))?;
+    rig.restart_helper()?;
+    for (client, id) in [(rig.helper()?, "vol-a"), (other.client()?, "vol-o")] {
         client.ask(&bind(id, id))?;
         client.ask(&unbind(id, id))?;
         client.ask(&delete(id))?;

@@ -12,8 +12,8 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::setting::PoolFilesystem;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::PoolFilesystem;
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, ioctl_ficlone, setxattr, statvfs};
 
 cases! {
@@ -113,28 +113,28 @@ fn fill(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-fn what_volumes_share_is_not_promised_twice(stand: &mut Stand) -> Result<()> {
-    let pool = stand.pool().directory.clone();
-    let helper = stand.helper()?;
+fn what_volumes_share_is_not_promised_twice(rig: &mut Rig) -> Result<()> {
+    let pool = rig.pool().directory.clone();
+    let helper = rig.helper()?;
     let empty = helper.pool_status("default")?.available;
     let ids: Vec<String> = (0..VOLUMES).map(|number| format!("vol-{number}")).collect();
     for id in &ids {
         helper.ask(&create(id, directory_spec(SIZE)))?;
     }
-    let shares_extents = stand.setting.pool_fs == PoolFilesystem::Xfs;
-    let directories: Vec<PathBuf> = ids.iter().map(|id| stand.pool().volume(id).join("data")).collect();
+    let shares_extents = rig.run_options.pool_fs == PoolFilesystem::Xfs;
+    let directories: Vec<PathBuf> = ids.iter().map(|id| rig.pool().volume(id).join("data")).collect();
     let mut tenants = Tenants { random: Random::new(22), directories, files: Vec::new(), made: 0 };
-    let (rounds, mut least, mut most_charged) = (if stand.setting.long { 60 } else { 12 }, u64::MAX, 0);
+    let (rounds, mut least, mut most_charged) = (if rig.run_options.long { 60 } else { 12 }, u64::MAX, 0);
     for round in 0..rounds {
         for _ in 0..10 {
             tenants.act(shares_extents)?;
         }
         rustix::fs::syncfs(File::open(&pool)?)?;
         if round % 6 == 5 {
-            stand.restart_helper()?;
+            rig.restart_helper()?;
         }
         std::thread::sleep(SPACE_LASTS);
-        let status = stand.helper()?.pool_status("default")?;
+        let status = rig.helper()?.pool_status("default")?;
         let charged: u64 = quotas::blocks(&pool)?.iter().map(|quota| quota.used * 1024).sum();
         let beyond = (charged + statvfs(&pool)?.f_bavail * 4096).saturating_sub(empty);
         (least, most_charged) = (least.min(status.available + status.promised), most_charged.max(beyond));
@@ -151,18 +151,18 @@ fn what_volumes_share_is_not_promised_twice(stand: &mut Stand) -> Result<()> {
     );
     ensure!(most_charged > 0 || !shares_extents, "nothing was shared");
     ensure!(least >= empty / 100 * 98, "only {least} of {empty} bytes can be promised");
-    keep_promises(stand, &tenants)
+    keep_promises(rig, &tenants)
 }
 
 /// Promises all that is left to another volume, and fills all of them up.
-fn keep_promises(stand: &mut Stand, tenants: &Tenants) -> Result<()> {
-    let pool = stand.pool().directory.clone();
-    let helper = stand.helper()?;
+fn keep_promises(rig: &mut Rig, tenants: &Tenants) -> Result<()> {
+    let pool = rig.pool().directory.clone();
+    let helper = rig.helper()?;
     let last = helper.pool_status("default")?.largest_volume;
     let inodes = 4096 * u64::from(helper.pool_status("default")?.inode_size);
     let last = (last - inodes) / 4096 * 4096;
     helper.ask(&create("last", directory_spec(last)))?;
-    fill(&stand.pool().volume("last").join("data"))?;
+    fill(&rig.pool().volume("last").join("data"))?;
     for (_, path) in &tenants.files {
         fs::remove_file(path).with_context(|| path.display().to_string())?;
     }
@@ -172,5 +172,5 @@ fn keep_promises(stand: &mut Stand, tenants: &Tenants) -> Result<()> {
     for quota in &found {
         ensure!(quota.used + 256 >= quota.limit, "a volume could not use what it was promised: {quota:?}");
     }
-    stand.pool().entries()?.iter().try_for_each(|id| helper.ask(&delete(id)).map(drop))
+    rig.pool().entries()?.iter().try_for_each(|id| helper.ask(&delete(id)).map(drop))
 }

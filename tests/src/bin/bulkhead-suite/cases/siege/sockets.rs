@@ -12,7 +12,7 @@ use bulkhead_protocol::Socket;
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::v1::ProbeRequest;
 use bulkhead_tests::helper::listen;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -21,37 +21,37 @@ cases! {
     a_client_in_the_queue_of_a_kept_socket_is_not_left_waiting: Bare,
 }
 
-fn begin(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()
+fn begin(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()
 }
 
-fn csi_socket(stand: &Stand) -> Result<u64> {
-    Ok(fs::symlink_metadata(stand.kubelet.csi_socket())?.ino())
+fn csi_socket(rig: &Rig) -> Result<u64> {
+    Ok(fs::symlink_metadata(rig.kubelet.csi_socket())?.ino())
 }
 
 /// Starts a frontend, and waits until its socket has taken the name of the one that a process keeps: whoever connects
 /// before is in the queue of that one.
-fn start_frontend(stand: &mut Stand) -> Result<()> {
-    let (before, patience) = (csi_socket(stand)?, stand.patience(Duration::from_secs(10)));
-    stand.launch_frontend()?;
+fn start_frontend(rig: &mut Rig) -> Result<()> {
+    let (before, patience) = (csi_socket(rig)?, rig.patience(Duration::from_secs(10)));
+    rig.launch_frontend()?;
     wait::until(patience, || {
-        ensure!(csi_socket(stand)? != before, "the socket is the same still");
+        ensure!(csi_socket(rig)? != before, "the socket is the same still");
         Ok(())
     })?;
     wait::until(patience, || {
-        let mut csi = stand.csi()?;
+        let mut csi = rig.csi()?;
         csi.set_limit(Duration::from_secs(2));
         ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "it is not ready");
         Ok(())
     })
 }
 
-fn a_process_that_keeps_the_socket_gets_no_connection_any_more(stand: &mut Stand) -> Result<()> {
-    begin(stand)?;
+fn a_process_that_keeps_the_socket_gets_no_connection_any_more(rig: &mut Rig) -> Result<()> {
+    begin(rig)?;
     // Neither does it matter that it has closed its connection to the helper.
     for is_connected in [true, false] {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         let kept = UnixListener::from(listen(&helper, Socket::Csi)?);
         let registration = UnixListener::from(listen(&helper, Socket::Registration)?);
         let _connected = is_connected.then_some(helper);
@@ -60,43 +60,43 @@ fn a_process_that_keeps_the_socket_gets_no_connection_any_more(stand: &mut Stand
             // Whoever connected while it was this process's own.
             while listener.accept().is_ok() {}
         }
-        let path = stand.kubelet.registration_socket();
+        let path = rig.kubelet.registration_socket();
         let before = fs::symlink_metadata(&path)?.ino();
-        start_frontend(stand)?;
+        start_frontend(rig)?;
         // It comes a moment later.
-        wait::until(stand.patience(Duration::from_secs(10)), || {
+        wait::until(rig.patience(Duration::from_secs(10)), || {
             ensure!(fs::symlink_metadata(&path)?.ino() != before, "the registration's socket is the same still");
             Ok(())
         })?;
         for number in 0..50 {
-            ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "call {number} is not answered");
+            ensure!(rig.csi()?.probe(ProbeRequest {})?.ready == Some(true), "call {number} is not answered");
             ensure!(kept.accept().is_err(), "the old holder got connection {number}");
         }
         drop(UnixStream::connect(&path)?);
         ensure!(registration.accept().is_err(), "the old holder got a kubelet's registration");
-        stand.kill_frontend()?;
+        rig.kill_frontend()?;
     }
-    stand.start_frontend()
+    rig.start_frontend()
 }
 
 /// It takes the socket from a frontend, and keeps it beyond the end of the helper.
-fn a_process_that_takes_the_socket_again_and_again_keeps_nothing(stand: &mut Stand) -> Result<()> {
-    begin(stand)?;
-    stand.start_frontend()?;
+fn a_process_that_takes_the_socket_again_and_again_keeps_nothing(rig: &mut Rig) -> Result<()> {
+    begin(rig)?;
+    rig.start_frontend()?;
     let mut kept = Vec::new();
     for round in 0..5 {
-        let taken = UnixListener::from(listen(&stand.helper()?, Socket::Csi)?);
+        let taken = UnixListener::from(listen(&rig.helper()?, Socket::Csi)?);
         taken.set_nonblocking(true)?;
         kept.push(taken);
         if round % 2 == 0 {
-            stand.abandon();
-            stand.start_helper()?;
+            rig.abandon();
+            rig.start_helper()?;
         } else {
-            stand.kill_frontend()?;
+            rig.kill_frontend()?;
         }
-        start_frontend(stand)?;
+        start_frontend(rig)?;
         for _ in 0..10 {
-            ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true));
+            ensure!(rig.csi()?.probe(ProbeRequest {})?.ready == Some(true));
         }
         ensure!(kept.iter().all(|taken| taken.accept().is_err()), "a process that kept a socket got a connection");
     }
@@ -104,12 +104,12 @@ fn a_process_that_takes_the_socket_again_and_again_keeps_nothing(stand: &mut Sta
 }
 
 /// The kubelet connects while nobody serves, and gives up a call only after minutes.
-fn a_client_in_the_queue_of_a_kept_socket_is_not_left_waiting(stand: &mut Stand) -> Result<()> {
-    begin(stand)?;
-    let kept = UnixListener::from(listen(&stand.helper()?, Socket::Csi)?);
-    let mut waiting = UnixStream::connect(stand.kubelet.csi_socket())?;
-    start_frontend(stand)?;
-    waiting.set_read_timeout(Some(stand.patience(Duration::from_secs(3))))?;
+fn a_client_in_the_queue_of_a_kept_socket_is_not_left_waiting(rig: &mut Rig) -> Result<()> {
+    begin(rig)?;
+    let kept = UnixListener::from(listen(&rig.helper()?, Socket::Csi)?);
+    let mut waiting = UnixStream::connect(rig.kubelet.csi_socket())?;
+    start_frontend(rig)?;
+    waiting.set_read_timeout(Some(rig.patience(Duration::from_secs(3))))?;
     let answer = waiting.read(&mut [0; 64]);
     drop(kept);
     ensure!(answer.is_ok(), "it is neither served nor closed: {answer:?}");

@@ -12,7 +12,7 @@ use bulkhead_tests::attacker::node_like;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     a_spent_number_bound_to_a_file_that_fails_does_not_keep_the_helper_from_starting: Host,
@@ -45,12 +45,12 @@ impl Server {
 }
 
 /// A container's own node for a device that was detached: whoever opens it makes the device anew.
-fn spent(stand: &Stand, name: &str) -> Result<PathBuf> {
-    let helper = stand.helper()?;
+fn spent(rig: &Rig, name: &str) -> Result<PathBuf> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "a"))?;
-    let node = node_like(&stand.target("a"), &stand.work().join(name))?;
+    let node = node_like(&rig.target("a"), &rig.work().join(name))?;
     helper.ask(&remove_device("vol-a", "a"))?;
     helper.ask(&detach("vol-a"))?;
     helper.ask(&delete("vol-a"))?;
@@ -58,17 +58,17 @@ fn spent(stand: &Stand, name: &str) -> Result<PathBuf> {
     Ok(node)
 }
 
-fn starts_beside(stand: &mut Stand, mode: &str, number: usize) -> Result<()> {
+fn starts_beside(rig: &mut Rig, mode: &str, number: usize) -> Result<()> {
     let mut servers = Vec::new();
     let mut nodes = Vec::new();
     for index in 0..number {
-        let node = spent(stand, &format!("own-node-{index}"))?;
-        servers.push(Server::start(mode, &stand.work().join(format!("tenant-{index}")), Some(&node))?);
+        let node = spent(rig, &format!("own-node-{index}"))?;
+        servers.push(Server::start(mode, &rig.work().join(format!("tenant-{index}")), Some(&node))?);
         nodes.push(node);
     }
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     let begun = std::time::Instant::now();
-    let started = stand.start_helper();
+    let started = rig.start_helper();
     println!("{number} {mode}: the start took {:?}: {started:?}", begun.elapsed());
     for server in servers {
         server.end()?;
@@ -81,43 +81,43 @@ fn starts_beside(stand: &mut Stand, mode: &str, number: usize) -> Result<()> {
             .status()?;
     }
     if started.is_err() {
-        stand.abandon();
+        rig.abandon();
         std::thread::sleep(Duration::from_secs(2));
-        stand.start_helper()?;
+        rig.start_helper()?;
     } else if mode == "hang" {
         // What did not answer at the start does now, and the helper ends for it.
-        stand.await_end_of_helper(stand.patience(Duration::from_secs(20)))?;
-        stand.start_helper()?;
+        rig.await_end_of_helper(rig.patience(Duration::from_secs(20)))?;
+        rig.start_helper()?;
     }
     started
 }
 
-fn a_spent_number_bound_to_a_file_that_fails_does_not_keep_the_helper_from_starting(stand: &mut Stand) -> Result<()> {
-    starts_beside(stand, "error", 1)
+fn a_spent_number_bound_to_a_file_that_fails_does_not_keep_the_helper_from_starting(rig: &mut Rig) -> Result<()> {
+    starts_beside(rig, "error", 1)
 }
 
 fn a_spent_number_bound_to_a_file_whose_server_is_gone_does_not_keep_the_helper_from_starting(
-    stand: &mut Stand,
+    rig: &mut Rig,
 ) -> Result<()> {
-    starts_beside(stand, "die", 1)
+    starts_beside(rig, "die", 1)
 }
 
-fn spent_numbers_bound_to_files_that_hang_do_not_keep_the_helper_from_starting(stand: &mut Stand) -> Result<()> {
-    starts_beside(stand, "hang", 3)
+fn spent_numbers_bound_to_files_that_hang_do_not_keep_the_helper_from_starting(rig: &mut Rig) -> Result<()> {
+    starts_beside(rig, "hang", 3)
 }
 
 /// Another driver's volume in a pod, whose filesystem the pod itself serves, as some drivers have it.
-fn a_target_on_a_filesystem_that_hangs_keeps_no_thread(stand: &mut Stand) -> Result<()> {
+fn a_target_on_a_filesystem_that_hangs_keeps_no_thread(rig: &mut Rig) -> Result<()> {
     let path = "pod/volumes/kubernetes.io~csi/pv/mount";
-    let server = Server::start("bad", &stand.kubelet.pods().join(path), None)?;
-    let client = stand.helper()?;
+    let server = Server::start("bad", &rig.kubelet.pods().join(path), None)?;
+    let client = rig.helper()?;
     let request = Request::Unmount { volume: volume("vol-unknown"), target: target("kubelet-pods", path) };
     client.send(&encode(&request)?)?;
-    let answered = client.is_answered(stand.patience(Duration::from_secs(5)))?;
-    let again = stand.helper()?.request(&request)?;
+    let answered = client.is_answered(rig.patience(Duration::from_secs(5)))?;
+    let again = rig.helper()?.request(&request)?;
     drop(client);
     server.end()?;
-    fs::remove_dir_all(stand.kubelet.pods().join("pod"))?;
+    fs::remove_dir_all(rig.kubelet.pods().join("pod"))?;
     ensure!(answered, "the request hangs; the same request again: {again:?}");
     Ok(())
 }

@@ -10,7 +10,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -41,11 +41,11 @@ fn detach() -> Request {
 }
 
 /// Publishes vol-a and vol-b from a pool called old, and starts a helper without that pool, which is returned.
-fn take_out(stand: &mut Stand) -> Result<Pool> {
-    stand.add_pool("default")?;
-    stand.add_pool("old")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn take_out(rig: &mut Rig) -> Result<Pool> {
+    rig.add_pool("default")?;
+    rig.add_pool("old")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     for (id, spec) in [("vol-a", directory_spec(SIZE)), (OLD_B, image_spec(SIZE))] {
         helper.ask(&Request::Create { volume: volume(id), pool: "old".parse()?, spec })?;
     }
@@ -56,45 +56,45 @@ fn take_out(stand: &mut Stand) -> Result<Pool> {
     ] {
         helper.ask(&request)?;
     }
-    fs::write(stand.target("a/file"), "content")?;
-    let old = stand.pools.pop().context("a pool")?;
-    stand.restart_helper()?;
+    fs::write(rig.target("a/file"), "content")?;
+    let old = rig.pools.pop().context("a pool")?;
+    rig.restart_helper()?;
     Ok(old)
 }
 
-fn check_in_use(stand: &Stand, old: &Pool) -> Result<()> {
-    ensure!(fs::read(stand.target("a/file"))? == b"content");
-    ensure!(mounts::at(&stand.target("b"))?.len() == 1, "the device is unpublished");
+fn check_in_use(rig: &Rig, old: &Pool) -> Result<()> {
+    ensure!(fs::read(rig.target("a/file"))? == b"content");
+    ensure!(mounts::at(&rig.target("b"))?.len() == 1, "the device is unpublished");
     ensure!(loops::backed_by(&old.device()?)?.len() == 1, "the device is detached");
     ensure!(old.entries()? == ["old-b-of-the-siege", "vol-a"], "{:?}", old.entries()?);
     Ok(())
 }
 
 /// Puts the pool back and clears it.
-fn put_back(stand: &mut Stand, old: Pool) -> Result<()> {
-    stand.pools.push(old);
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
+fn put_back(rig: &mut Rig, old: Pool) -> Result<()> {
+    rig.pools.push(old);
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
     for request in [unbind("vol-a", "a"), remove_device(), detach(), delete("vol-a"), delete(OLD_B)] {
         helper.ask(&request)?;
     }
     Ok(())
 }
 
-fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(stand: &mut Stand) -> Result<()> {
-    let old = take_out(stand)?;
+fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(rig: &mut Rig) -> Result<()> {
+    let old = take_out(rig)?;
     for _ in 0..2 {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         for request in [unbind("vol-a", "a"), remove_device(), detach()] {
             kept(helper.request(&request)?).with_context(|| format!("{request:?}"))?;
         }
-        check_in_use(stand, &old)?;
-        stand.restart_helper()?;
+        check_in_use(rig, &old)?;
+        rig.restart_helper()?;
     }
     // The way out, by hand.
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     for name in ["a", "b"] {
-        unmount(stand.target(name), UnmountFlags::NOFOLLOW)?;
+        unmount(rig.target(name), UnmountFlags::NOFOLLOW)?;
     }
     for request in [unbind("vol-a", "a"), remove_device()] {
         helper.ask(&request)?;
@@ -107,32 +107,32 @@ fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(stand: &mut Stand)
         }
         loops::detach(&device)?;
     }
-    wait::until(stand.patience(Duration::from_secs(3)), || helper.ask(&detach()).map(drop))?;
+    wait::until(rig.patience(Duration::from_secs(3)), || helper.ask(&detach()).map(drop))?;
     for name in ["a", "b"] {
-        let path = stand.target(name);
+        let path = rig.target(name);
         if path.is_dir() {
             fs::remove_dir(path)?
         } else if path.exists() {
             fs::remove_file(path)?
         }
     }
-    put_back(stand, old)
+    put_back(rig, old)
 }
 
-fn a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(stand: &mut Stand) -> Result<()> {
-    let old = take_out(stand)?;
-    let helper = stand.helper()?;
+fn a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(rig: &mut Rig) -> Result<()> {
+    let old = take_out(rig)?;
+    let helper = rig.helper()?;
     let answers = [delete("vol-a"), Request::DeleteUnused { volume: volume("vol-a") }].map(|one| helper.request(&one));
-    check_in_use(stand, &old)?;
-    put_back(stand, old)?;
+    check_in_use(rig, &old)?;
+    put_back(rig, old)?;
     answers.into_iter().try_for_each(|answer| kept(answer?))
 }
 
-fn an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(stand: &mut Stand) -> Result<()> {
-    let old = take_out(stand)?;
-    let helper = stand.helper()?;
+fn an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(rig: &mut Rig) -> Result<()> {
+    let old = take_out(rig)?;
+    let helper = rig.helper()?;
     let answers = [delete(OLD_B), Request::DeleteUnused { volume: volume(OLD_B) }].map(|one| helper.request(&one));
-    check_in_use(stand, &old)?;
-    put_back(stand, old)?;
+    check_in_use(rig, &old)?;
+    put_back(rig, old)?;
     answers.into_iter().try_for_each(|answer| kept(answer?))
 }

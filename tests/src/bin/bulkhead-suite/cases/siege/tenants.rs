@@ -12,7 +12,7 @@ use bulkhead_tests::attacker::node_like;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -66,28 +66,28 @@ impl Drop for Tenant {
     }
 }
 
-fn published(stand: &Stand) -> Result<PathBuf> {
-    let helper = stand.helper()?;
+fn published(rig: &Rig) -> Result<PathBuf> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "a"))?;
-    node_like(&stand.target("a"), &stand.work().join("own-node"))
+    node_like(&rig.target("a"), &rig.work().join("own-node"))
 }
 
-fn take_down(stand: &Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn take_down(rig: &Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&remove_device("vol-a", "a"))?;
     helper.ask(&detach("vol-a"))?;
-    let left = loops::backed_by(&stand.pool().device()?)?;
+    let left = loops::backed_by(&rig.pool().device()?)?;
     ensure!(left.is_empty(), "the device is said to be detached: {left:?}");
     helper.ask(&delete("vol-a")).map(drop)
 }
 
-fn starts_beside(stand: &mut Stand, tenant: Tenant) -> Result<()> {
-    stand.kill_helper()?;
-    let started = stand.start_helper();
+fn starts_beside(rig: &mut Rig, tenant: Tenant) -> Result<()> {
+    rig.kill_helper()?;
+    let started = rig.start_helper();
     if let Ok(()) = &started {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         helper.ask(&create("vol-b", directory_spec(SIZE)))?;
         helper.ask(&bind("vol-b", "b"))?;
         helper.ask(&unbind("vol-b", "b"))?;
@@ -95,25 +95,23 @@ fn starts_beside(stand: &mut Stand, tenant: Tenant) -> Result<()> {
     }
     drop(tenant);
     if started.is_err() {
-        stand.abandon();
-        stand.start_helper()?;
+        rig.abandon();
+        rig.start_helper()?;
     }
-    take_down(stand)?;
+    take_down(rig)?;
     started
 }
 
-fn a_device_whose_beginning_cannot_be_moved_back_does_not_keep_the_helper_from_starting(
-    stand: &mut Stand,
-) -> Result<()> {
-    let node = published(stand)?;
+fn a_device_whose_beginning_cannot_be_moved_back_does_not_keep_the_helper_from_starting(rig: &mut Rig) -> Result<()> {
+    let node = published(rig)?;
     let tenant = Tenant::start(Tenant::MAP, &node)?;
-    starts_beside(stand, tenant)
+    starts_beside(rig, tenant)
 }
 
-fn a_device_that_is_open_exclusively_does_not_keep_the_helper_from_starting(stand: &mut Stand) -> Result<()> {
-    let node = published(stand)?;
+fn a_device_that_is_open_exclusively_does_not_keep_the_helper_from_starting(rig: &mut Rig) -> Result<()> {
+    let node = published(rig)?;
     let tenant = Tenant::start(Tenant::EXCLUSIVE, &node)?;
-    starts_beside(stand, tenant)
+    starts_beside(rig, tenant)
 }
 
 fn numbers() -> Result<BTreeSet<u32>> {
@@ -123,10 +121,10 @@ fn numbers() -> Result<BTreeSet<u32>> {
 }
 
 fn attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_devices_behind(
-    stand: &mut Stand,
+    rig: &mut Rig,
 ) -> Result<()> {
-    let node = published(stand)?;
-    let helper = stand.helper()?;
+    let node = published(rig)?;
+    let helper = rig.helper()?;
     std::thread::sleep(Duration::from_millis(500));
     let before = numbers()?;
     let tenant = Tenant::start(Tenant::MAP, &node)?;
@@ -139,10 +137,10 @@ fn attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_dev
     drop(tenant);
     let detached = wait::until(Duration::from_secs(3), || helper.ask(&detach("vol-a")).map(drop));
     if detached.is_err() {
-        stand.restart_helper()?;
-        stand.helper()?.ask(&detach("vol-a"))?;
+        rig.restart_helper()?;
+        rig.helper()?.ask(&detach("vol-a"))?;
     }
-    stand.helper()?.ask(&delete("vol-a"))?;
+    rig.helper()?.ask(&delete("vol-a"))?;
     let grown = after.len().saturating_sub(before.len());
     ensure!(grown < 8, "{grown} more devices after 30 attempts; afterwards: {detached:?}");
     detached.context("nobody has it open any more")

@@ -15,8 +15,8 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::random::Random;
-use bulkhead_tests::setting::{PoolFilesystem, Setting};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use bulkhead_tests::wait;
 
 cases! {
@@ -26,12 +26,12 @@ cases! {
 
 const SIZE: u64 = 1 << 20;
 
-fn an_xfs_that_shuts_down_at_any_moment(stand: &mut Stand) -> Result<()> {
-    rounds(stand, PoolFilesystem::Xfs)
+fn an_xfs_that_shuts_down_at_any_moment(rig: &mut Rig) -> Result<()> {
+    rounds(rig, PoolFilesystem::Xfs)
 }
 
-fn an_ext4_that_shuts_down_at_any_moment(stand: &mut Stand) -> Result<()> {
-    rounds(stand, PoolFilesystem::Ext4)
+fn an_ext4_that_shuts_down_at_any_moment(rig: &mut Rig) -> Result<()> {
+    rounds(rig, PoolFilesystem::Ext4)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,29 +44,29 @@ enum Known {
 
 type Book = BTreeMap<String, Known>;
 
-fn rounds(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
-    let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
+fn rounds(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
+    let run_options = RunOptions { pool_fs: filesystem, ..rig.run_options.clone() };
     let seed = std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
     let number = std::env::var("STORM_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
     let mut random = Random::new(seed);
     let (mut certain, mut late) = (0, 0);
     for round in 0..number {
-        let directory = stand.work().join(format!("pools/round{round}"));
-        stand.pools = vec![Pool::make(&setting, stand.templates(), &directory, "default")?];
-        stand.start_helper()?;
-        let (book, done_late) = work(stand, &directory, &mut random)?;
+        let directory = rig.work().join(format!("pools/round{round}"));
+        rig.pools = vec![Pool::make(&run_options, rig.templates(), &directory, "default")?];
+        rig.start_helper()?;
+        let (book, done_late) = work(rig, &directory, &mut random)?;
         late += done_late;
-        stand.kill_helper()?;
-        let patience = stand.patience(Duration::from_secs(15));
+        rig.kill_helper()?;
+        let patience = rig.patience(Duration::from_secs(15));
         wait::until(patience, || mounts::unmount_all(&directory))?;
         wait::until(patience, || {
             // As long as the helper's processes end, it is the old one.
             mounts::unmount_all(&directory)?;
-            mount_image(&setting, &directory.with_extension("disk"), &directory)?;
+            mount_image(&run_options, &directory.with_extension("disk"), &directory)?;
             File::open(directory.join(".bulkhead")).map(drop).context("the filesystem")
         })?;
-        stand.start_helper()?;
-        let found = listed(stand)?;
+        rig.start_helper()?;
+        let found = listed(rig)?;
         for (id, known) in &book {
             let now = found.get(id);
             certain += usize::from(*known != Known::Unsure);
@@ -78,30 +78,30 @@ fn rounds(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
                 }
             }
         }
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         for id in found.keys() {
             helper.ask(&delete(id))?;
         }
         wait::until(patience, || {
-            ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+            ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
             Ok(())
         })?;
-        stand.kill_helper()?;
+        rig.kill_helper()?;
         wait::until(patience, || mounts::unmount_all(&directory))?;
         std::fs::remove_file(directory.with_extension("disk"))?;
     }
-    stand.pools.clear();
-    stand.add_pool("default")?;
-    stand.start_helper()?;
+    rig.pools.clear();
+    rig.add_pool("default")?;
+    rig.start_helper()?;
     println!("STORM {number} rounds, {certain} certain states, {late} changes answered as done after the end");
     ensure!(late == 0, "{late} changes were answered as done after the end of the disk");
     Ok(())
 }
 
-fn listed(stand: &Stand) -> Result<BTreeMap<String, u64>> {
+fn listed(rig: &Rig) -> Result<BTreeMap<String, u64>> {
     let (mut all, mut after) = (BTreeMap::new(), None);
     loop {
-        let Reply::Volumes(page) = stand.helper()?.ask(&Request::List { after: after.clone(), limit: 16 })? else {
+        let Reply::Volumes(page) = rig.helper()?.ask(&Request::List { after: after.clone(), limit: 16 })? else {
             anyhow::bail!("no list");
         };
         let page = page.into_vec();
@@ -111,7 +111,7 @@ fn listed(stand: &Stand) -> Result<BTreeMap<String, u64>> {
     }
 }
 
-fn work(stand: &Stand, directory: &PathBuf, random: &mut Random) -> Result<(Book, usize)> {
+fn work(rig: &Rig, directory: &PathBuf, random: &mut Random) -> Result<(Book, usize)> {
     let (dead, end) = (AtomicBool::new(false), AtomicBool::new(false));
     let delay = Duration::from_millis(20 + random.below(400) as u64);
     let flushes = random.below(3) == 0;
@@ -119,7 +119,7 @@ fn work(stand: &Stand, directory: &PathBuf, random: &mut Random) -> Result<(Book
         let workers: Vec<_> = (0..4_usize)
             .map(|worker| {
                 let (dead, end, socket, mut random) =
-                    (&dead, &end, stand.helper_socket(), Random::new(random.below(usize::MAX) as u64));
+                    (&dead, &end, rig.helper_socket(), Random::new(random.below(usize::MAX) as u64));
                 scope.spawn(move || -> Result<(Book, usize)> {
                     let (mut book, mut late) = (Book::new(), 0);
                     let helper = HelperClient::welcomed(&socket)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 use rustix::fs::{Mode, OFlags, openat};
@@ -18,16 +18,16 @@ cases! {
 
 const SIZE: u64 = 1 << 20;
 
-fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_place(stand: &mut Stand) -> Result<()> {
-    stand.helper_flags.push("--seccomp=log".to_owned());
-    stand.start()?;
-    let helper = stand.helper()?;
+fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_place(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    rig.start()?;
+    let helper = rig.helper()?;
     helper.ask(&create("busy", directory_spec(SIZE)))?;
     helper.ask(&create("victim", directory_spec(SIZE)))?;
     helper.ask(&bind("busy", "b"))?;
     helper.ask(&unbind("busy", "b"))?;
     // What a container that was left behind still has mounted in a namespace of its own.
-    let data = File::open(stand.pool().volume("busy").join("data"))?;
+    let data = File::open(rig.pool().volume("busy").join("data"))?;
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<()> {
         for thread in 0..2 {
@@ -44,21 +44,21 @@ fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_
         }
         let outcome = (|| {
             // The emptier has looked for what is deleted in place, at the start.
-            wait::until(stand.patience(Duration::from_secs(5)), || {
-                ensure!(std::fs::read_dir(stand.pool().volume("busy").join("data"))?.count() > 2000, "too few");
+            wait::until(rig.patience(Duration::from_secs(5)), || {
+                ensure!(std::fs::read_dir(rig.pool().volume("busy").join("data"))?.count() > 2000, "too few");
                 Ok(())
             })?;
             helper.ask(&delete("busy"))?;
             std::thread::sleep(Duration::from_millis(500));
-            ensure!(stand.pool().entries()?.iter().any(|name| name.starts_with(".deleted")), "it was not busy");
+            ensure!(rig.pool().entries()?.iter().any(|name| name.starts_with(".deleted")), "it was not busy");
             // A full pool has no block for the longer name.
-            let process = i32::try_from(stand.running_helper()?.pid())?;
+            let process = i32::try_from(rig.running_helper()?.pid())?;
             let full = Tracer::fail(process, "renameat2", "ENOSPC", "1")?;
             helper.ask(&delete("victim"))?;
             drop(full);
-            ensure!(stand.pool().volume("victim").exists(), "it was renamed");
-            wait::until(stand.patience(Duration::from_secs(30)), || {
-                ensure!(!stand.pool().volume("victim").exists(), "it is not emptied: {:?}", stand.pool().entries()?);
+            ensure!(rig.pool().volume("victim").exists(), "it was renamed");
+            wait::until(rig.patience(Duration::from_secs(30)), || {
+                ensure!(!rig.pool().volume("victim").exists(), "it is not emptied: {:?}", rig.pool().entries()?);
                 Ok(())
             })
             .context("a neighbour keeps the emptier busy")

@@ -10,7 +10,7 @@ use bulkhead_protocol::{ErrorKind, Inodes, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
@@ -34,19 +34,19 @@ fn steal(file: &File, done: &AtomicBool) {
     }
 }
 
-fn anything_at_all_in_a_full_pool(stand: &mut Stand) -> Result<()> {
+fn anything_at_all_in_a_full_pool(rig: &mut Rig) -> Result<()> {
     let mut random = Random::new(std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(3));
-    let pool = stand.pool().directory.clone();
+    let pool = rig.pool().directory.clone();
     let ids: Vec<String> = (0..24).map(|number| format!("vol-{number}")).collect();
     let is_block = |id: &str| id.ends_with(['0', '3', '6', '9']);
     let make = |id: &str| create(id, if is_block(id) { image_spec(2 * MIB) } else { directory_spec(MIB) });
     {
-        let helper = stand.helper()?;
+        let helper = rig.helper()?;
         for id in &ids {
             helper.ask(&make(id))?;
             if !is_block(id) {
                 for number in 0..20 {
-                    fs::write(stand.pool().volume(id).join("data").join(format!("f{number}")), vec![1; 5000])?;
+                    fs::write(rig.pool().volume(id).join("data").join(format!("f{number}")), vec![1; 5000])?;
                 }
             }
         }
@@ -63,7 +63,7 @@ fn anything_at_all_in_a_full_pool(stand: &mut Stand) -> Result<()> {
             })?;
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_secs(60) {
-                let helper = stand.helper()?;
+                let helper = rig.helper()?;
                 let id = &ids[random.below(ids.len())];
                 let requests: Vec<Request> = match random.below(8) {
                     0 => vec![delete(id)],
@@ -81,7 +81,7 @@ fn anything_at_all_in_a_full_pool(stand: &mut Stand) -> Result<()> {
                     }
                     6 => vec![Request::PoolStatus { pool: "default".parse()? }],
                     7 if random.below(6) == 0 => {
-                        stand.restart_helper().context("restart in a full pool")?;
+                        rig.restart_helper().context("restart in a full pool")?;
                         continue;
                     }
                     _ => vec![Request::Usage { volume: volume(id), target: None }],
@@ -113,13 +113,12 @@ fn anything_at_all_in_a_full_pool(stand: &mut Stand) -> Result<()> {
                 }
             }
             for id in &ids {
-                wait::until(Duration::from_secs(10), || stand.helper()?.ask(&delete(id)).map(drop))?;
+                wait::until(Duration::from_secs(10), || rig.helper()?.ask(&delete(id)).map(drop))?;
             }
             wait::until(Duration::from_secs(30), || {
-                let left = stand.pool().entries()?;
+                let left = rig.pool().entries()?;
                 ensure!(left == ["Filler"], "{left:?}");
-                let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })?
-                else {
+                let Reply::Pool(status) = rig.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
                     anyhow::bail!("no status")
                 };
                 ensure!(status.promised == 0 && status.emptying == 0, "{status:?}");

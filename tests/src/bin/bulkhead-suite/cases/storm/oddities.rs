@@ -10,8 +10,8 @@ use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::{Pool, mount_image, run};
-use bulkhead_tests::setting::{PoolFilesystem, Setting};
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
+use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fgetxattr, fremovexattr, fsetxattr, statvfs};
 
 cases! {
@@ -24,90 +24,90 @@ cases! {
 const SIZE: u64 = 1 << 20;
 const RECORD: &str = "trusted.bulkhead";
 
-fn check_other(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn check_other(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec: directory_spec(SIZE) })?;
     helper.ask(&delete("vol-o")).map(drop)
 }
 
-fn a_note_of_numbers_that_is_damaged_stops_no_other_pool(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("other")?;
-    let marker = File::open(stand.pool().directory.join(".bulkhead"))?;
+fn a_note_of_numbers_that_is_damaged_stops_no_other_pool(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("other")?;
+    let marker = File::open(rig.pool().directory.join(".bulkhead"))?;
     for damage in [&[][..], &[1, 2, 3], &[0xff; 8], &[7; 9], &[7; 3000]] {
         fsetxattr(&marker, "trusted.bulkhead.numbers", damage, XattrFlags::empty())?;
-        let started = stand.start_helper().and_then(|()| check_other(stand));
+        let started = rig.start_helper().and_then(|()| check_other(rig));
         if started.is_err() {
             fremovexattr(&marker, "trusted.bulkhead.numbers")?;
-            stand.abandon();
-            stand.start_helper()?;
+            rig.abandon();
+            rig.start_helper()?;
         }
         started.with_context(|| format!("a note of {} bytes", damage.len()))?;
-        stand.kill_helper()?;
+        rig.kill_helper()?;
     }
     fremovexattr(&marker, "trusted.bulkhead.numbers")?;
-    stand.start_helper()
+    rig.start_helper()
 }
 
-fn a_pool_that_cannot_be_bound_stops_no_other_pool(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.add_pool("other")?;
-    let directory = stand.pool().directory.clone();
+fn a_pool_that_cannot_be_bound_stops_no_other_pool(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.add_pool("other")?;
+    let directory = rig.pool().directory.clone();
     run(Command::new("mount").arg("--make-unbindable").arg(&directory))?;
-    let started = stand.start_helper().and_then(|()| check_other(stand));
-    stand.abandon();
+    let started = rig.start_helper().and_then(|()| check_other(rig));
+    rig.abandon();
     run(Command::new("mount").arg("--make-shared").arg(&directory))?;
-    stand.start_helper()?;
+    rig.start_helper()?;
     started
 }
 
 /// Attributes that were restored to the wrong directory.
-fn an_image_with_the_record_of_an_unused_directory_is_kept(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn an_image_with_the_record_of_an_unused_directory_is_kept(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     for request in [attach("vol-b"), make_device("vol-b", "b")] {
         helper.ask(&request)?;
     }
-    fs::write(stand.target("b"), "content")?;
+    fs::write(rig.target("b"), "content")?;
     for request in [remove_device("vol-b", "b"), detach("vol-b")] {
         helper.ask(&request)?;
     }
-    stand.kill_helper()?;
+    rig.kill_helper()?;
     let record = |id: &str| -> Result<Vec<u8>> {
         let mut value = vec![0; 256];
-        let length = fgetxattr(File::open(stand.pool().volume(id))?, RECORD, &mut value[..])?;
+        let length = fgetxattr(File::open(rig.pool().volume(id))?, RECORD, &mut value[..])?;
         value.truncate(length);
         Ok(value)
     };
     let (other, own) = (record("vol-a")?, record("vol-b")?);
-    let outer = File::open(stand.pool().volume("vol-b"))?;
+    let outer = File::open(rig.pool().volume("vol-b"))?;
     fsetxattr(&outer, RECORD, &other, XattrFlags::REPLACE)?;
-    stand.start_helper()?;
+    rig.start_helper()?;
     std::thread::sleep(Duration::from_secs(1));
-    let kept = fs::read(stand.pool().volume("vol-b").join("image"));
-    stand.kill_helper()?;
-    if stand.pool().volume("vol-b").exists() {
+    let kept = fs::read(rig.pool().volume("vol-b").join("image"));
+    rig.kill_helper()?;
+    if rig.pool().volume("vol-b").exists() {
         fsetxattr(&outer, RECORD, &own, XattrFlags::REPLACE)?;
     }
     drop(outer);
-    stand.start_helper()?;
+    rig.start_helper()?;
     for id in ["vol-a", "vol-b"] {
-        stand.helper()?.ask(&delete(id))?;
+        rig.helper()?.ask(&delete(id))?;
     }
     let kept = kept.map(|content| content.starts_with(b"content"));
     ensure!(matches!(kept, Ok(true)), "the image was destroyed: {kept:?}");
     Ok(())
 }
 
-fn ext4_of_small_inodes(stand: &Stand, directory: &Path) -> Result<()> {
+fn ext4_of_small_inodes(rig: &Rig, directory: &Path) -> Result<()> {
     let image = directory.with_extension("disk");
     File::create(&image)?.set_len(128 << 20)?;
     run(Command::new("mkfs.ext4").args(["-q", "-I", "128"]).arg(&image))?;
     fs::create_dir_all(directory)?;
-    mount_image(&Setting { pool_fs: PoolFilesystem::Ext4, ..stand.setting.clone() }, &image, directory)
+    mount_image(&RunOptions { pool_fs: PoolFilesystem::Ext4, ..rig.run_options.clone() }, &image, directory)
 }
 
 fn fill(path: &Path) -> Result<File> {
@@ -123,12 +123,12 @@ fn fill(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-fn small_inodes_in_a_full_pool(stand: &mut Stand) -> Result<()> {
-    let directory = stand.work().join("pools/default");
-    ext4_of_small_inodes(stand, &directory)?;
-    stand.pools = vec![Pool::plain(&directory, "default")?];
-    stand.start_helper()?;
-    let helper = stand.helper()?;
+fn small_inodes_in_a_full_pool(rig: &mut Rig) -> Result<()> {
+    let directory = rig.work().join("pools/default");
+    ext4_of_small_inodes(rig, &directory)?;
+    rig.pools = vec![Pool::plain(&directory, "default")?];
+    rig.start_helper()?;
+    let helper = rig.helper()?;
     let ids = ["vol-a", "vol-b", "vol-c"];
     for (number, id) in ids.iter().enumerate() {
         // No two volumes of one frontend have the same hash.

@@ -11,7 +11,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::run;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
@@ -22,8 +22,8 @@ cases! {
 
 const MIB: u64 = 1 << 20;
 
-fn status(stand: &Stand, pool: &str) -> Result<PoolStatus> {
-    match stand.helper()?.ask(&Request::PoolStatus { pool: pool.parse()? })? {
+fn status(rig: &Rig, pool: &str) -> Result<PoolStatus> {
+    match rig.helper()?.ask(&Request::PoolStatus { pool: pool.parse()? })? {
         Reply::Pool(status) => Ok(status),
         other => bail!("no pool status: {other:?}"),
     }
@@ -41,19 +41,19 @@ fn settled() {
     std::thread::sleep(Duration::from_millis(1500));
 }
 
-fn inodes_that_a_volume_was_promised_are_counted_once(stand: &mut Stand) -> Result<()> {
+fn inodes_that_a_volume_was_promised_are_counted_once(rig: &mut Rig) -> Result<()> {
     const FILES: u64 = 40_000;
-    let helper = stand.helper()?;
-    let before = status(stand, "default")?;
+    let helper = rig.helper()?;
+    let before = status(rig, "default")?;
     helper.ask(&create("vol-a", spec(16 * MIB, FILES + 100)?))?;
     settled();
     // All the rest is promised to another one.
-    let rest = status(stand, "default")?.available.saturating_sub(1024 * 512) / 4096 * 4096;
+    let rest = status(rig, "default")?.available.saturating_sub(1024 * 512) / 4096 * 4096;
     helper.ask(&create("vol-b", spec(rest, 1024)?))?;
     settled();
-    let whole = status(stand, "default")?;
+    let whole = status(rig, "default")?;
     ensure!(whole.conditions.as_slice().is_empty(), "{whole:?}");
-    let data = stand.pool().volume("vol-a").join("data");
+    let data = rig.pool().volume("vol-a").join("data");
     for directory in 0..FILES / 1000 {
         let directory = data.join(directory.to_string());
         fs::create_dir(&directory)?;
@@ -63,14 +63,14 @@ fn inodes_that_a_volume_was_promised_are_counted_once(stand: &mut Stand) -> Resu
     }
     rustix::fs::sync();
     settled();
-    let after = status(stand, "default")?;
+    let after = status(rig, "default")?;
     println!("empty {before:?}\nwhole {whole:?}\nafter {after:?}");
     let outcome = (|| {
         ensure!(after.conditions.as_slice().is_empty(), "nobody has more than was promised: {after:?}");
         helper.ask(&delete("vol-b"))?;
-        wait::until(stand.patience(Duration::from_secs(10)), || {
+        wait::until(rig.patience(Duration::from_secs(10)), || {
             settled();
-            let after = status(stand, "default")?;
+            let after = status(rig, "default")?;
             ensure!(after.emptying == 0, "{after:?}");
             ensure!(
                 after.available + 4 * MIB > rest,
@@ -84,10 +84,10 @@ fn inodes_that_a_volume_was_promised_are_counted_once(stand: &mut Stand) -> Resu
     // An emulated processor would take the emptier minutes.
     fs::remove_dir_all(&data)?;
     fs::create_dir(&data)?;
-    stand.kill_helper()?;
-    stand.start_helper()?;
+    rig.kill_helper()?;
+    rig.start_helper()?;
     for id in ["vol-a", "vol-b"] {
-        stand.helper()?.ask(&delete(id))?;
+        rig.helper()?.ask(&delete(id))?;
     }
     outcome
 }
@@ -98,13 +98,13 @@ fn retag(path: &Path, project: u64) -> Result<()> {
 }
 
 /// Which ids are tried next follows from the tenant's own.
-fn a_tenant_who_takes_a_thousand_project_ids_stops_no_creation(stand: &mut Stand) -> Result<()> {
+fn a_tenant_who_takes_a_thousand_project_ids_stops_no_creation(rig: &mut Rig) -> Result<()> {
     const STRIDE: u64 = 1_456_241;
     const SIZE: u64 = 900_000;
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", spec(16 * MIB, 4096)?))?;
-    let own = quotas::blocks(&stand.pool().directory)?.first().context("no project")?.project;
-    let data = stand.pool().volume("vol-a").join("data");
+    let own = quotas::blocks(&rig.pool().directory)?.first().context("no project")?.project;
+    let data = rig.pool().volume("vol-a").join("data");
     for step in 0..1000 {
         let id = 100_000 + (u64::from(own) + 1 - 100_000 + step * STRIDE) % SIZE;
         let file = data.join(step.to_string());
@@ -119,17 +119,17 @@ fn a_tenant_who_takes_a_thousand_project_ids_stops_no_creation(stand: &mut Stand
     Ok(())
 }
 
-fn quotas_that_are_switched_off_and_on_again(stand: &mut Stand) -> Result<()> {
-    let directory = stand.pool().directory.clone();
+fn quotas_that_are_switched_off_and_on_again(rig: &mut Rig) -> Result<()> {
+    let directory = rig.pool().directory.clone();
     let quota = |on: bool| {
         let how = if on { "enable -p" } else { "disable -p" };
         run(Command::new("xfs_quota").args(["-x", "-c", how]).arg(&directory))
     };
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(16 * MIB)))?;
     for round in 0..2 {
         quota(false)?;
-        let off = status(stand, "default")?;
+        let off = status(rig, "default")?;
         let answers = [
             helper.request(&create("vol-b", directory_spec(MIB)))?,
             helper.request(&create("vol-c", image_spec(MIB)))?,
@@ -144,13 +144,13 @@ fn quotas_that_are_switched_off_and_on_again(stand: &mut Stand) -> Result<()> {
         quota(true)?;
         println!("off {off:?}\nanswers {answers:?}");
         ensure!(off.conditions.as_slice().contains(&Condition::QuotasOff), "{off:?}");
-        wait::until(stand.patience(Duration::from_secs(10)), || {
-            let on = status(stand, "default")?;
+        wait::until(rig.patience(Duration::from_secs(10)), || {
+            let on = status(rig, "default")?;
             ensure!(on.conditions.as_slice().is_empty() && on.emptying == 0, "{on:?}");
             Ok(())
         })?;
         let blocks = quotas::blocks(&directory)?;
-        println!("on {:?}, {blocks:?}", status(stand, "default")?);
+        println!("on {:?}, {blocks:?}", status(rig, "default")?);
         let limit = blocks.first().context("no project")?.limit;
         ensure!(blocks.len() == 1 && limit == (32 + round) << 10, "{blocks:?}");
     }

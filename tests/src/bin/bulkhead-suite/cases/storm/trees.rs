@@ -13,7 +13,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 
@@ -106,10 +106,10 @@ fn disturb(directories: &[PathBuf], random: &mut Random, done: &AtomicBool) {
     }
 }
 
-fn links_and_fifos_in_immutable_directories_go_at_once(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn links_and_fifos_in_immutable_directories_go_at_once(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    let mut directory = stand.pool().volume("vol-a").join("data");
+    let mut directory = rig.pool().volume("vol-a").join("data");
     for level in 0..3 {
         directory = directory.join(level.to_string());
         fs::create_dir(&directory)?;
@@ -121,29 +121,29 @@ fn links_and_fifos_in_immutable_directories_go_at_once(stand: &mut Stand) -> Res
         directory.pop();
     }
     helper.ask(&delete("vol-a"))?;
-    wait::until(stand.patience(Duration::from_secs(5)), || {
-        let left = stand.pool().entries()?;
+    wait::until(rig.patience(Duration::from_secs(5)), || {
+        let left = rig.pool().entries()?;
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     })
 }
 
-fn random_trees_with_tenants_at_work_in_them(stand: &mut Stand) -> Result<()> {
+fn random_trees_with_tenants_at_work_in_them(rig: &mut Rig) -> Result<()> {
     let seed = std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(11);
     let mut random = Random::new(seed);
-    let helper = stand.helper()?;
+    let helper = rig.helper()?;
     helper.ask(&create("neighbour", directory_spec(SIZE)))?;
-    let precious = stand.pool().volume("neighbour").join("data/precious");
+    let precious = rig.pool().volume("neighbour").join("data/precious");
     fs::create_dir(&precious)?;
     fs::write(precious.join("file"), "content")?;
-    let outside = stand.work().join("outside");
+    let outside = rig.work().join("outside");
     fs::create_dir(&outside)?;
     fs::write(outside.join("file"), "content")?;
     let rounds = std::env::var("STORM_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(25);
     for round in 0..rounds {
         let id = format!("vol-{round}");
         helper.ask(&create(&id, directory_spec(SIZE)))?;
-        let data = stand.pool().volume(&id).join("data");
+        let data = rig.pool().volume(&id).join("data");
         let directories = grow(&data, &mut random, 300);
         // Somebody has mounted something inside.
         let inside = data.join("mounted");
@@ -168,12 +168,12 @@ fn random_trees_with_tenants_at_work_in_them(stand: &mut Stand) -> Result<()> {
         })?;
         // An encrypted or immutable directory may need the next try, after ten seconds.
         wait::until(Duration::from_secs(45), || {
-            let left = stand.pool().entries()?;
+            let left = rig.pool().entries()?;
             ensure!(left == ["neighbour"], "round {round}, seed {seed}: {left:?}");
             Ok(())
         })?;
         ensure!(fs::read(precious.join("file"))? == b"content" && fs::read(outside.join("file"))? == b"content");
-        for mount in mounts::below(&stand.pool().directory)? {
+        for mount in mounts::below(&rig.pool().directory)? {
             rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH)?;
         }
     }

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::stand::Stand;
+use bulkhead_tests::rig::Rig;
 
 cases! {
     what_was_written_to_a_device_survives_its_detachment: Filesystem,
@@ -14,24 +14,24 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-fn what_was_written_to_a_device_survives_its_detachment(stand: &mut Stand) -> Result<()> {
-    let helper = stand.helper()?;
+fn what_was_written_to_a_device_survives_its_detachment(rig: &mut Rig) -> Result<()> {
+    let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     let mut lost = Vec::new();
     for round in 1..=5_u8 {
         helper.ask(&attach("vol-a"))?;
         helper.ask(&make_device("vol-a", "a"))?;
-        let mut device = File::options().write(true).open(stand.target("a")).context("the device")?;
+        let mut device = File::options().write(true).open(rig.target("a")).context("the device")?;
         device.write_all(&vec![round; 8 << 20])?;
         drop(device);
         helper.ask(&remove_device("vol-a", "a"))?;
         helper.ask(&detach("vol-a"))?;
-        let image = fs::read(stand.pool().volume("vol-a").join("image"))?;
+        let image = fs::read(rig.pool().volume("vol-a").join("image"))?;
         let kept = image.iter().filter(|byte| **byte == round).count();
         helper.ask(&attach("vol-a"))?;
         helper.ask(&make_device("vol-a", "a"))?;
         let mut again = vec![0; 8 << 20];
-        File::open(stand.target("a"))?.read_exact(&mut again)?;
+        File::open(rig.target("a"))?.read_exact(&mut again)?;
         let read = again.iter().filter(|byte| **byte == round).count();
         helper.ask(&remove_device("vol-a", "a"))?;
         helper.ask(&detach("vol-a"))?;

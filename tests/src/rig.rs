@@ -1,4 +1,4 @@
-//! A stand: a directory with pools, publish directories, a kubelet's directory, and both processes using them.
+//! A rig: a directory with pools, publish directories, a kubelet's directory, and both processes using them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::helper::HelperClient;
 use crate::kubelet::Kubelet;
 use crate::leaks;
 use crate::pool::Pool;
-use crate::setting::{Setting, program_in};
+use crate::run_options::{RunOptions, program_in};
 use crate::wait;
 
 /// The size of a pool for filesystems in images, of which none has less than 300 MiB.
@@ -28,11 +28,11 @@ const FILESYSTEMS_MEBIBYTES: u64 = 4096;
 /// The user of the process that mounts them.
 pub const MOUNTER_UID: u32 = 10002;
 
-/// The stand of one test.
+/// The rig of one test.
 #[derive(Debug)]
-pub struct Stand {
-    /// The setting of the run.
-    pub setting: Setting,
+pub struct Rig {
+    /// The options of the run.
+    pub run_options: RunOptions,
     /// The kubelet's directory.
     pub kubelet: Kubelet,
     /// The node's name.
@@ -58,14 +58,14 @@ pub struct Stand {
     ends_clean: bool,
 }
 
-impl Stand {
+impl Rig {
     /// Lays out the directories below `work`.
-    pub fn new(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
+    pub fn new(run_options: &RunOptions, work: &Path, templates: &Path) -> Result<Self> {
         for directory in ["publish", "pools", "run", "log"] {
             fs::create_dir_all(work.join(directory))?;
         }
         Ok(Self {
-            setting: setting.clone(),
+            run_options: run_options.clone(),
             kubelet: Kubelet::make(&work.join("kubelet"))?,
             node: "node".to_owned(),
             helper_wrapper: Vec::new(),
@@ -115,7 +115,7 @@ impl Stand {
 
     /// A generous timeout for this place.
     pub fn patience(&self, on_host: Duration) -> Duration {
-        self.setting.place.patience(on_host)
+        self.run_options.place.patience(on_host)
     }
 
     /// The pool called default, or the first one.
@@ -126,14 +126,14 @@ impl Stand {
     /// Makes one more pool.
     pub fn add_pool(&mut self, name: &str) -> Result<()> {
         let directory = self.work.join("pools").join(name);
-        self.pools.push(Pool::make(&self.setting, &self.templates, &directory, name)?);
+        self.pools.push(Pool::make(&self.run_options, &self.templates, &directory, name)?);
         Ok(())
     }
 
     /// Makes one more pool, whose files cannot share blocks.
     pub fn add_pool_without_shared_blocks(&mut self, name: &str) -> Result<()> {
         let directory = self.work.join("pools").join(name);
-        self.pools.push(Pool::make_without_shared_blocks(&self.setting, &self.templates, &directory, name)?);
+        self.pools.push(Pool::make_without_shared_blocks(&self.run_options, &self.templates, &directory, name)?);
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Stand {
 
     /// Makes one more pool, which may have filesystems in images and is large enough for some.
     pub fn add_pool_for_filesystems(&mut self, name: &str) -> Result<()> {
-        self.setting.pool_mebibytes = FILESYSTEMS_MEBIBYTES;
+        self.run_options.pool_mebibytes = FILESYSTEMS_MEBIBYTES;
         self.add_pool(name)?;
         if let Some(pool) = self.pools.last_mut() {
             pool.options += ",filesystems";

@@ -40,9 +40,9 @@ pub enum Phase {
 /// Large enough for the tests.
 const POOL_MEBIBYTES: u64 = 512;
 
-/// The setting of one run.
+/// What one run is about, and where.
 #[derive(Args, Clone, Debug)]
-pub struct Setting {
+pub struct RunOptions {
     /// Where this runs
     #[arg(long, default_value = "host")]
     pub place: Place,
@@ -134,7 +134,7 @@ impl Phase {
     }
 }
 
-impl Setting {
+impl RunOptions {
     /// An ordinary run on this host.
     pub fn on_host(pool_fs: PoolFilesystem) -> Self {
         Self::ordinary(Place::Host, pool_fs)
@@ -155,7 +155,7 @@ impl Setting {
         }
     }
 
-    /// The flags that give another process of this program the same setting.
+    /// The flags that give another process of this program these options.
     pub fn flags(&self) -> Vec<OsString> {
         let mut flags: Vec<OsString> =
             ["--place", self.place.name(), "--pool-fs", self.pool_fs.name()].map(Into::into).into();

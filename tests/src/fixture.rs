@@ -9,11 +9,11 @@ use anyhow::Result;
 use crate::case::{Case, Need};
 use crate::keeper::leave_the_hosts_mounts;
 use crate::pool::{Pool, SharedPool};
-use crate::setting::{Place, Setting};
-use crate::stand::Stand;
+use crate::rig::Rig;
+use crate::run_options::{Place, RunOptions};
 
 /// The environment of one test, prepared before it and checked after it.
-pub trait Scene: Debug + Sized + 'static {
+pub trait Fixture: Debug + Sized + 'static {
     /// What all tests of a run share. It is made once, in the process that runs the tests.
     type Shared;
 
@@ -26,62 +26,62 @@ pub trait Scene: Debug + Sized + 'static {
     /// Whether its tests also run on the host: then a machine runs only those whose outcome may differ there.
     const RUNS_ON_HOST: bool = false;
 
-    /// Prepares what is shared, and passes it to the tests in the setting.
-    fn share(setting: &mut Setting) -> Result<Self::Shared>;
+    /// Prepares what is shared, and passes it to the tests in the options.
+    fn share(run_options: &mut RunOptions) -> Result<Self::Shared>;
 
     /// Remakes what all tests share, after a test that failed and may have left something in it.
-    fn renew(_: &Setting) -> Result<()> {
+    fn renew(_: &RunOptions) -> Result<()> {
         Ok(())
     }
 
     /// Shuts down what was shared.
     fn end(shared: Self::Shared, all_passed: bool) -> Result<()>;
 
-    /// Sets the scene below `work`, in the test's own process.
-    fn set(case: &Case<Self>, setting: &Setting, work: &Path, templates: &Path) -> Result<Self>;
+    /// Sets the fixture up below `work`, in the test's own process.
+    fn set(case: &Case<Self>, run_options: &RunOptions, work: &Path, templates: &Path) -> Result<Self>;
 
-    /// Checks that the test has left nothing behind, and ends the scene.
+    /// Checks that the test has left nothing behind, and takes the fixture down.
     fn leave(self) -> Result<()>;
 }
 
-impl Scene for Stand {
+impl Fixture for Rig {
     type Shared = Option<SharedPool>;
 
     const LIMIT: Duration = Duration::from_secs(90);
     const RUNS_ON_HOST: bool = true;
 
-    fn share(setting: &mut Setting) -> Result<Option<SharedPool>> {
-        if setting.phase.is_some() {
+    fn share(run_options: &mut RunOptions) -> Result<Option<SharedPool>> {
+        if run_options.phase.is_some() {
             // These tests have pools that outlive a reboot.
             return Ok(None);
         }
-        if setting.place == Place::Host {
+        if run_options.place == Place::Host {
             leave_the_hosts_mounts()?;
         }
-        let pool = SharedPool::make(setting)?;
-        setting.shared_pool = Some(pool.directory());
+        let pool = SharedPool::make(run_options)?;
+        run_options.shared_pool = Some(pool.directory());
         Ok(Some(pool))
     }
 
-    fn renew(setting: &Setting) -> Result<()> {
-        setting.shared_pool.iter().try_for_each(|directory| SharedPool::renew(setting, directory))
+    fn renew(run_options: &RunOptions) -> Result<()> {
+        run_options.shared_pool.iter().try_for_each(|directory| SharedPool::renew(run_options, directory))
     }
 
     fn end(pool: Option<SharedPool>, _: bool) -> Result<()> {
         pool.map_or(Ok(()), SharedPool::remove)
     }
 
-    fn set(case: &Case, setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
-        let mut stand = Stand::new(setting, work, templates)?;
+    fn set(case: &Case, run_options: &RunOptions, work: &Path, templates: &Path) -> Result<Self> {
+        let mut rig = Rig::new(run_options, work, templates)?;
         if case.starts() {
-            if let Some(directory) = &setting.shared_pool
+            if let Some(directory) = &run_options.shared_pool
                 && !case.needs(Need::OwnPool)
             {
-                stand.pools.push(Pool::mounted(setting, directory, "default"));
+                rig.pools.push(Pool::mounted(run_options, directory, "default"));
             }
-            stand.start()?;
+            rig.start()?;
         }
-        Ok(stand)
+        Ok(rig)
     }
 
     fn leave(self) -> Result<()> {

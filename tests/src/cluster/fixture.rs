@@ -1,4 +1,4 @@
-//! The scene for tests of agents: a namespace, nodes, and an agent on each.
+//! The fixture for tests of agents: a namespace, nodes, and an agent on each.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::agent::Agent;
 use super::control_plane::{ControlPlane, START};
 use super::{grant, manifests, network, node, objects, snapshots};
 use crate::case::Case;
+use crate::fixture::Fixture;
 use crate::keeper::NODES;
-use crate::scene::Scene;
-use crate::setting::Setting;
+use crate::run_options::RunOptions;
 
 /// How long a controller may take to react on a loaded machine, with other tests running alongside.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,12 +48,12 @@ pub struct Cluster {
     pub class: String,
     classes: Vec<String>,
     nodes: usize,
-    setting: Setting,
+    run_options: RunOptions,
     work: PathBuf,
     templates: PathBuf,
 }
 
-impl Scene for Cluster {
+impl Fixture for Cluster {
     type Shared = ControlPlane;
 
     // A test waits several times, each time for as long as a loaded machine may need.
@@ -62,13 +62,13 @@ impl Scene for Cluster {
     // Tests spend most of their time waiting for controllers and backoffs.
     const SIDE_BY_SIDE: usize = 6;
 
-    fn share(setting: &mut Setting) -> Result<ControlPlane> {
+    fn share(run_options: &mut RunOptions) -> Result<ControlPlane> {
         network::enter()?;
         let mut control_plane = ControlPlane::launch()?;
         // This does not need the controllers, which are still starting, and the policies must be old enough for the
         // agents.
         let kubeconfig = control_plane.access()?.kubeconfig();
-        match setting.older_kubernetes {
+        match run_options.older_kubernetes {
             true => manifests::apply(&kubeconfig, "base")?,
             false => manifests::apply_cluster_wide(&kubeconfig)?,
         }
@@ -76,7 +76,7 @@ impl Scene for Cluster {
         snapshots::define_resources(&kubeconfig)?;
         control_plane.run_snapshot_controller()?;
         control_plane.wait_for_controllers()?;
-        setting.control_plane = Some(control_plane.directory().to_owned());
+        run_options.control_plane = Some(control_plane.directory().to_owned());
         Ok(control_plane)
     }
 
@@ -87,8 +87,8 @@ impl Scene for Cluster {
         Ok(())
     }
 
-    fn set(case: &Case<Self>, setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
-        let mut cluster = Self::enter(setting, work, templates)?;
+    fn set(case: &Case<Self>, run_options: &RunOptions, work: &Path, templates: &Path) -> Result<Self> {
+        let mut cluster = Self::enter(run_options, work, templates)?;
         if case.starts() {
             cluster.class = cluster.add_class(|_| {})?;
             cluster.add_agent()?;
@@ -101,7 +101,7 @@ impl Scene for Cluster {
         let mut finished = Ok(());
         for agent in std::mem::take(&mut self.agents) {
             let name = agent.node.clone();
-            finished = finished.and(agent.stand.finish().with_context(|| format!("on node {name}")));
+            finished = finished.and(agent.rig.finish().with_context(|| format!("on node {name}")));
             // The test may already have deleted it.
             let _ = node::delete(&self.access, &name);
         }
@@ -118,8 +118,8 @@ impl Scene for Cluster {
 
 impl Cluster {
     /// Creates a namespace named after `work`, the directory for all of the test's files.
-    pub fn enter(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
-        let directory = setting.control_plane.as_ref().context("the run has no control plane")?;
+    pub fn enter(run_options: &RunOptions, work: &Path, templates: &Path) -> Result<Self> {
+        let directory = run_options.control_plane.as_ref().context("the run has no control plane")?;
         let access = Access::of(directory)?;
         // A failed test may have left a component stopped. Tests that stop components run alone.
         for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "snapshot-controller"] {
@@ -134,7 +134,7 @@ impl Cluster {
             class: String::new(),
             classes: Vec::new(),
             nodes: 0,
-            setting: setting.clone(),
+            run_options: run_options.clone(),
             work: work.to_owned(),
             templates: templates.to_owned(),
         };
@@ -144,7 +144,7 @@ impl Cluster {
 
     /// Whether the API server labels claims and volumes with their node, and knows all fields.
     pub fn is_recent(&self) -> bool {
-        !self.setting.older_kubernetes
+        !self.run_options.older_kubernetes
     }
 
     /// How long a controller may take to react.
@@ -154,22 +154,19 @@ impl Cluster {
 
     /// Starts an agent on a new node, with one pool called default.
     pub fn add_agent(&mut self) -> Result<&mut Agent> {
-        self.add_agent_with(|stand| stand.add_pool("default"))
+        self.add_agent_with(|rig| rig.add_pool("default"))
     }
 
-    /// Starts an agent on a new node whose stand is prepared by `prepare`.
-    pub fn add_agent_with(
-        &mut self,
-        prepare: impl FnOnce(&mut crate::stand::Stand) -> Result<()>,
-    ) -> Result<&mut Agent> {
+    /// Starts an agent on a new node whose rig is prepared by `prepare`.
+    pub fn add_agent_with(&mut self, prepare: impl FnOnce(&mut crate::rig::Rig) -> Result<()>) -> Result<&mut Agent> {
         let name = format!("{}-{}", self.namespace, self.nodes);
         self.nodes += 1;
         let mut agent = self.lay_out(&name)?;
-        prepare(&mut agent.stand)?;
+        prepare(&mut agent.rig)?;
         self.agents.push(agent);
         self.wait_until_policies_are_relied_on()?;
         let agent = self.agents.last_mut().context("an agent")?;
-        agent.stand.start()?;
+        agent.rig.start()?;
         Ok(agent)
     }
 
@@ -192,7 +189,7 @@ impl Cluster {
     /// Creates a node and what its agent needs.
     pub fn lay_out(&self, name: &str) -> Result<Agent> {
         let work = self.work.join(NODES).join(name);
-        let agent = Agent::lay_out(&self.access, &self.setting, &work, &self.templates, name)?;
+        let agent = Agent::lay_out(&self.access, &self.run_options, &work, &self.templates, name)?;
         let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(self.access.client());
         let scope = json!({ "metadata": { "labels": { "test": self.namespace } } });
         self.access.run(nodes.patch(name, &Default::default(), &kube::api::Patch::Merge(scope)))?;
