@@ -38,9 +38,8 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
     let (image, served, size) = (held.open_content(OFlags::RDWR)?, pool.served()?, old.size.get());
     let found = file::status(&image).map_err(|errno| failed("inspect the image of volume", id, errno))?;
     if found.size != size {
-        let what = "put back the image that it had, or delete the volume";
         return Err(broken(format!(
-            "allocate volume {id}: its image has {} bytes instead of {size}; {what}",
+            "allocate volume {id}: its image has {} bytes instead of {size}; put back the image that it had, or delete the volume",
             found.size
         )));
     }

@@ -46,6 +46,10 @@ pub struct TestArguments {
     /// includes it.
     #[arg(long, exclusive = true)]
     mutants: bool,
+    /// Instead of running the tests, have Miri interpret those of the protocol and of the parts of the helper that make no
+    /// system calls, and look for undefined behaviour. No other option includes it.
+    #[arg(long, exclusive = true)]
+    miri: bool,
 }
 
 impl TestArguments {
@@ -64,6 +68,9 @@ impl TestArguments {
 pub fn test(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode> {
     if arguments.mutants {
         return test::mutants(workspace);
+    }
+    if arguments.miri {
+        return test::miri(workspace);
     }
     let mut steps: Vec<Step> = Step::value_variants().iter().copied().filter(|step| arguments.wants(*step)).collect();
     let mut units = None;

@@ -46,7 +46,7 @@ struct Budget {
 const CORE: Budget = Budget { name: "core", limit: 4_464, goal: 2_600 };
 const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 385, goal: 325 };
 const COPIES: Budget = Budget { name: "copying", limit: 339, goal: 270 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_991, goal: 1_600 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_990, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_329, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 

@@ -3,6 +3,7 @@
 mod changed;
 mod count;
 mod failures;
+mod miri;
 mod mutants;
 mod progress;
 mod release;
@@ -15,6 +16,7 @@ mod unit;
 
 pub use self::changed::Touched;
 pub use self::count::Count;
+pub use self::miri::miri;
 pub use self::mutants::mutants;
 pub use self::report::Report;
 pub use self::schedule::Schedule;
