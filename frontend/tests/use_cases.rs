@@ -5,7 +5,7 @@ mod fake;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bulkhead_frontend::csi::Plugin;
@@ -14,13 +14,13 @@ use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::*;
 use bulkhead_model::volumes::identify;
 use bulkhead_protocol::{
-    BlockSize, Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, Reply, Request, Usage,
-    VolumeKind, VolumeSpec,
+    BlockSize, Bytes, DirectoryMode, ErrorKind, HIGHEST_VERSION, Inodes, Listed, NameHash, PoolStatus, Reply, Request,
+    Usage, VolumeKind, VolumeSpec, Welcome,
 };
 use tokio::sync::Notify;
 use tonic::{Code, Request as Call};
 
-use fake::{Act, FakeHelper, capability, creation, done, failure, publication, size};
+use fake::{Act, FakeHelper, Greeting, capability, creation, done, failure, publication, size};
 
 const MOUNT: &str = "/var/lib/kubelet/pods/0/volumes/kubernetes.io~csi/pvc-1/mount";
 const DEVICE: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pvc-1/0";
@@ -355,6 +355,37 @@ async fn a_volume_has_no_more_inodes_left_than_its_filesystem() {
         let inodes = stats.usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).unwrap();
         assert_eq!((inodes.total, inodes.available), (total, reported), "{used:?} {available:?}");
         assert_eq!(inodes.used, used.map_or(0, |used| used as i64));
+    }
+}
+
+#[tokio::test]
+async fn only_an_allocation_goes_on_where_the_helper_is_busy() {
+    let sparse = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
+    let cases = [
+        (VolumeSpec { kind: sparse, ..image(1 << 20) }, ("allocation", "thick"), None, 3),
+        (directory(1 << 20, 7), ("inodes", "9"), Some(Code::Aborted), 1),
+    ];
+    for (spec, (key, value), expected, requests) in cases {
+        let busy = AtomicUsize::new(2);
+        let fake = FakeHelper::start(move |request| match request {
+            Request::Usage { .. } => usage(spec),
+            _ if busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() => {
+                failure(ErrorKind::Busy)
+            }
+            _ => size(1 << 20),
+        });
+        fake.greet_with(Greeting::Welcome(Box::new(Welcome {
+            version: HIGHEST_VERSION,
+            ..fake::welcome(&["default"])
+        })));
+        let request = ControllerModifyVolumeRequest {
+            volume_id: "pvc-1".to_owned(),
+            mutable_parameters: [(key.to_owned(), value.to_owned())].into(),
+            ..ControllerModifyVolumeRequest::default()
+        };
+        let modified = fake.plugin().controller_modify_volume(Call::new(request)).await;
+        assert_eq!(modified.err().map(|status| status.code()), expected, "{key}");
+        assert_eq!(fake.names().iter().filter(|name| *name != "Usage").count(), requests, "{:?}", fake.names());
     }
 }
 

@@ -1,4 +1,4 @@
-//! The owner record: a record on a volume that says whose it was, for the day on which nothing else does. It is text, which
+//! The owner record: kept on a volume, it says whose that was, for the day on which nothing else does. It is text, which
 //! `getfattr -n trusted.bulkhead.owner` shows as it is: a first line that names the form, then one line for each key.
 //! Whoever reads it must not trust it: a frontend that was taken over may have written it.
 

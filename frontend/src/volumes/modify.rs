@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::Volumes;
 use super::fault::of_promise;
 
-/// How long a call waits for a volume that is changed in parts, or by others. The next call continues there.
+/// How long a call goes on with a volume that is allocated in parts. The next call continues there.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How soon the next part is asked for. Others have their turn in between.
@@ -30,11 +30,11 @@ impl Volumes {
             (VolumeKind::Directory { .. }, Some(inodes)) => Request::SetInodes { volume, inodes },
             _ => Request::Allocate { volume },
         };
-        let begun = Instant::now();
+        let (in_parts, begun) = (matches!(request, Request::Allocate { .. }), Instant::now());
         loop {
             match self.helper.size(request.clone()).await.map_err(|error| of_promise(error, &pool)) {
                 // An image with very many holes is allocated in parts.
-                Err(fault) if fault.is(ErrorKind::Busy) && begun.elapsed() < PATIENCE => sleep(PAUSE).await,
+                Err(fault) if fault.is(ErrorKind::Busy) && in_parts && begun.elapsed() < PATIENCE => sleep(PAUSE).await,
                 outcome => return outcome.map(drop),
             }
         }

@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use super::create::{check_room, measure};
 use super::grow::grow;
 use super::room::Share;
-use crate::state::{Held, broken, busy, failed, no_space};
+use crate::state::{Held, broken, busy, failed, lock_in_time, no_space};
 use crate::sys::{Errno, Result as SysResult, file};
 
 /// How long one request goes on, give or take a step.
@@ -27,8 +27,7 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
         VolumeKind::Image { block_size, .. } => VolumeKind::Image { sparse: false, block_size },
         VolumeKind::Filesystem { mode, .. } => VolumeKind::Filesystem { sparse: false, mode },
         VolumeKind::Directory { .. } | VolumeKind::Snapshot { .. } => {
-            let message =
-                format!("allocate volume {id}: it is a {}, and only images of volumes are allocated", volume.kind());
+            let message = format!("allocate volume {id}: a {} is never allocated", volume.kind());
             return Err(Error::new(ErrorKind::WrongKind, message));
         }
     };
@@ -36,7 +35,8 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
         return Ok(Reply::Size(old.size));
     }
     let (image, served, size) = (held.open_content(OFlags::RDWR)?, pool.served()?, old.size.get());
-    let found = file::status(&image).map_err(|errno| failed("inspect the image of volume", id, errno))?;
+    let inspect = || file::status(&image).map_err(|errno| failed("inspect the image of volume", id, errno));
+    let found = inspect()?;
     if found.size != size {
         return Err(broken(format!(
             "allocate volume {id}: its image has {} bytes instead of {size}; put back the image that it had, or delete the volume",
@@ -46,10 +46,12 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
     // It is promised already, but what the others do not use yet may be used up.
     let lacking = Share { bytes: size.saturating_sub(found.allocated), preallocated: true, project: None };
     check_room(&pool, &measure(held.state, &pool)?, 0, lacking)?;
-    let end = Instant::now().checked_add(PART);
+    let begun = Instant::now();
     let filled = fill_holes(&image, from, size, |step| {
-        let free = served.filesystem.space()?.free.saturating_sub(pool.config.reserve);
-        if step > free { Err(Errno::NOSPC) } else { Ok(end.is_some_and(|end| Instant::now() < end)) }
+        // Nobody else takes the same room meanwhile.
+        let turn = lock_in_time(&served.filesystem.allocating)?;
+        let is_free = served.filesystem.space()?.free >= pool.config.reserve.saturating_add(step);
+        if is_free { Ok(Some(turn).filter(|_| begun.elapsed() < PART)) } else { Err(Errno::NOSPC) }
     });
     let filled = filled.map_err(|errno| match errno {
         Errno::NOSPC => no_space(format!(
@@ -58,27 +60,28 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
         )),
         errno => failed("allocate the image of volume", id, errno),
     })?;
-    held.change(|volume| volume.filled = filled);
-    if filled < size {
+    // Its pod may have given back what earlier requests had allocated: then it begins anew. What the filesystem itself takes
+    // for the image counts as well, so that a few blocks may be missing, as they may in any image later.
+    let is_whole = filled >= size && (from == 0 || inspect()?.allocated >= size);
+    held.change(|volume| volume.filled = if filled < size { filled } else { 0 });
+    if !is_whole {
         return Err(busy(format!("allocate volume {id}: {filled} of {size} bytes are done; ask again for the rest")));
     }
     grow(&mut held, VolumeSpec { kind, ..old }, "allocate the image of volume", |_, _, _| Ok(()))
 }
 
-/// Gives the holes of a file from an offset on blocks that read as zeros, for as long as `may_take` agrees to the next step of
-/// so many bytes; returns where the first is left, or else `size`. Not the whole file at once: that would take as much room
-/// again as there is in it.
-pub fn fill_holes(
+/// Gives the holes of a file from an offset on blocks that read as zeros, a step at a time, for as long as `may_take` agrees to
+/// so many bytes, with what it wants held meanwhile; returns where the first hole is left, or else `size`. Not the whole file at
+/// once: that would take as much room again as there is in it.
+pub fn fill_holes<T>(
     image: &OwnedFd,
     mut from: u64,
     size: u64,
-    mut may_take: impl FnMut(u64) -> SysResult<bool>,
+    mut may_take: impl FnMut(u64) -> SysResult<Option<T>>,
 ) -> SysResult<u64> {
     while let Some((hole, end)) = file::next_hole(image, from, size)? {
         let step = end.saturating_sub(hole).min(STEP);
-        if !may_take(step)? {
-            return Ok(hole);
-        }
+        let Some(_held) = may_take(step)? else { return Ok(hole) };
         rustix::fs::fallocate(image, FallocateFlags::empty(), hole, step)?;
         from = hole.saturating_add(step);
     }

@@ -225,7 +225,7 @@ fn copy_image(outer: impl AsFd, kind: VolumeKind, size: u64, original: &OwnedFd)
     rustix::fs::ioctl_ficlone(&image, original)?;
     rustix::fs::ftruncate(&image, size)?;
     if let VolumeKind::Image { sparse: false, .. } | VolumeKind::Filesystem { sparse: false, .. } = kind {
-        fill_holes(&image, 0, size, |_| Ok(true))?;
+        fill_holes(&image, 0, size, |_| Ok(Some(())))?;
     }
     file::sync(&image)?;
     file::status(&image)

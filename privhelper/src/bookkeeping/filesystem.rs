@@ -34,6 +34,8 @@ pub struct Filesystem {
     searching: Mutex<Option<Instant>>,
     /// The operations that may wait for it.
     pub in_progress: InProgress,
+    /// Held by whoever allocates what is not set aside, from looking what is free until it is taken.
+    pub allocating: Mutex<()>,
 }
 
 /// What is known of a filesystem from the start.
@@ -98,8 +100,8 @@ impl Filesystem {
     pub fn new(root: OwnedFd, facts: Facts, claim: Option<OwnedFd>) -> Self {
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Mutex::new(Ok(Strays::default())));
         let projects = ProjectIds::new(facts.project_ids, process::random().unwrap_or_default());
-        let (searching, in_progress) = (Mutex::default(), InProgress::default());
-        Self { root, facts, _claim: claim, projects, capacity, strays, searching, in_progress }
+        let (searching, in_progress, allocating) = (Mutex::default(), InProgress::default(), Mutex::default());
+        Self { root, facts, _claim: claim, projects, capacity, strays, searching, in_progress, allocating }
     }
 
     /// What is known of it.

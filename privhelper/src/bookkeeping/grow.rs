@@ -100,11 +100,10 @@ pub fn grow(
             log::error!("cannot undo a failed expansion volume={} errno={errno}", held.id);
         }
     });
-    let id = held.id;
     held.change(|volume| {
         volume.growth = None;
         volume.record = if applied.is_ok() { new } else { old };
     });
-    applied.map_err(|errno| failed(what, id, errno))?;
+    applied.map_err(|errno| failed(what, held.id, errno))?;
     Ok(Reply::Size(spec.size))
 }

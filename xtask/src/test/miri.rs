@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 /// Miri is part of no other toolchain.
 const TOOLCHAIN: &str = "nightly";
 
-/// Packages, and the tests of each whose names begin so: others make system calls that Miri does not know, or
+/// Packages, and the words that a test's name has one of, if not all are run: others make system calls that Miri does not know, or
 /// would take hours.
 const TESTS: [(&str, &[&str]); 2] = [
     ("bulkhead-protocol", &[]),
