@@ -20,7 +20,6 @@ use tracing::{error, info};
 use super::api::backoff::{Interruptions, jitter};
 use super::api::credential::Credential;
 use super::api::csi_node;
-use super::api::events::Events;
 use super::api::failure::Failure;
 use super::api::node_identity::NodeIdentity;
 use super::api::server::{ApiServer, ApiServerError, Reached};
@@ -30,9 +29,8 @@ use super::capacity::schedule;
 use super::claims::controller::ClaimController;
 use super::condition_events;
 use super::confinement;
-use super::context::{Context, Stores};
+use super::context::{AgentIdentity, Context, Stores};
 use super::heartbeat::{self, Record};
-use super::identity::ClusterIdentity;
 use super::labels::scope::Scope;
 use super::labels::watch::watch;
 use super::memory::Memory;
@@ -44,7 +42,7 @@ use super::snapshots::controller::ContentController;
 use super::view::View;
 use crate::readiness::{Part, Readiness};
 use crate::server::Shutdown;
-use crate::volumes::{InFlight, Volumes};
+use crate::volumes::Volumes;
 
 /// How long to wait before trying to reach the API server again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -71,6 +69,8 @@ pub struct Agent {
 struct Connected {
     context: Arc<Context>,
     credential: Option<Credential>,
+    /// Notified when the API server has gone back in time, so that what was written lately may be lost.
+    rewound: Arc<Notify>,
     claims: Changes<PersistentVolumeClaim>,
     persistent_volumes: Changes<PersistentVolume>,
     contents: Changes<VolumeSnapshotContent>,
@@ -107,13 +107,13 @@ impl Agent {
     /// Works until `shutdown` begins, or until a policy is not in force any more: then it returns why. Finishes the work
     /// in progress.
     async fn work(&self, connected: Connected, shutdown: &Shutdown) -> Option<Failure> {
-        let Connected { context, credential, claims, persistent_volumes, contents } = connected;
+        let Connected { context, credential, rewound, claims, persistent_volumes, contents } = connected;
         let end = Shutdown::default();
         let stop = || {
             let end = end.clone();
             Box::pin(async move { end.begun().await })
         };
-        let capacity = Arc::new(CapacityReporter::new(Arc::clone(&context)));
+        let capacity = Arc::new(CapacityReporter::new(Arc::clone(&context), rewound));
         let claim_controller = Arc::new(ClaimController::new(Arc::clone(&context), Arc::clone(&capacity)));
         let reclaimer = Arc::new(Reclaimer::new(Arc::clone(&context)));
         let content_controller = Arc::new(ContentController::new(Arc::clone(&context)));
@@ -133,10 +133,11 @@ impl Agent {
                 };
                 let volumes = future::join3(orphans::run(&context), census::run(&context), owners::run(&context));
                 let reports = async {
-                    let before = heartbeat::reported_before(&context).await;
+                    let record = Record::default();
+                    let before = heartbeat::reported_before(&context, &record).await;
                     future::join(
-                        condition_events::report(&context, before),
-                        heartbeat::run(&context, &capacity, &self.readiness),
+                        condition_events::report(&context, &record, before),
+                        heartbeat::run(&context, &record, &capacity, &self.readiness),
                     )
                     .await;
                 };
@@ -146,13 +147,14 @@ impl Agent {
         };
         let ended = async {
             let why = tokio::select! {
-                why = confinement::lost(&context.client, &context.node.account, context.driver.as_str()) => Some(why),
+                why = confinement::lost(&context.client, &context.agent.node.account, context.agent.driver.as_str()) => Some(why),
                 () = shutdown.begun() => None,
             };
             end.begin();
             why
         };
-        let registration = csi_node::look(&context.client, &context.driver, &context.node.name, &self.readiness);
+        let registration =
+            csi_node::look(&context.client, &context.agent.driver, &context.agent.node.name, &self.readiness);
         tokio::select! {
             (why, _) = future::join(ended, controllers) => why,
             // These go on for as long as they are polled.
@@ -201,28 +203,15 @@ impl Agent {
             follow(self.readiness.clone(), persistent_volume_writer, persistent_volume_events, forget());
         let content_events = watch(client.clone(), scope);
         let content_changes = follow(self.readiness.clone(), content_writer, content_events, forget());
-        let context = Arc::new(Context {
-            events: Events::new(client.clone(), &self.driver, &node.name),
-            client,
-            driver: self.driver.clone(),
-            node,
-            place,
-            namespace,
-            volumes: self.volumes.clone(),
-            making: InFlight::default(),
-            stores: Stores { classes, claims, persistent_volumes, contents },
-            record: Record::default(),
-            memory,
-            capacity_changed: Notify::new(),
-            rewound,
-            orphan_suspected: Notify::new(),
-            cluster: ClusterIdentity::default(),
-        });
+        let agent = AgentIdentity { driver: self.driver.clone(), node, place, namespace };
+        let stores = Stores { classes, claims, persistent_volumes, contents };
+        let context = Arc::new(Context::new(client, agent, self.volumes.clone(), stores, memory));
         self.view.works(Arc::clone(&context));
         let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);
         Connected {
             context,
             credential,
+            rewound,
             claims: stream::select(claim_changes, of_changed_classes).boxed(),
             persistent_volumes: persistent_volume_changes.boxed(),
             contents: content_changes.boxed(),

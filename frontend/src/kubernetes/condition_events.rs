@@ -13,11 +13,11 @@ use kube::Resource;
 
 use super::api::events::Reason;
 use super::context::Context;
-use super::heartbeat;
+use super::heartbeat::{self, Record};
 use crate::volumes::{Health, beyond};
 
 /// Reports for as long as it is polled. An earlier agent has reported what was wrong `before`.
-pub async fn report(context: &Context, mut before: Reported) {
+pub async fn report(context: &Context, record: &Record, mut before: Reported) {
     let mut health = context.volumes.health();
     let mut reported = Health::default();
     loop {
@@ -26,7 +26,7 @@ pub async fn report(context: &Context, mut before: Reported) {
         if now.are_pools_known {
             let words = heartbeat::words(&now);
             report_ends(context, &before, &words);
-            context.record.set(words.clone());
+            record.set(words.clone());
             before = words;
         }
         report_volumes(context, &reported, &now);
@@ -39,7 +39,7 @@ pub async fn report(context: &Context, mut before: Reported) {
 }
 
 fn report_pools(context: &Context, before: &Health, now: &Health) {
-    let (node, none) = (context.node.reference(), BTreeMap::new());
+    let (node, none) = (context.agent.node.reference(), BTreeMap::new());
     for (pool, conditions) in &now.pools {
         let known = before.pools.get(pool).unwrap_or(&none);
         for (_, condition) in beyond(conditions, known) {
@@ -57,7 +57,7 @@ fn report_ends(context: &Context, before: &Reported, now: &Reported) {
         let left = now.get(pool);
         for word in words.iter().filter(|word| left.is_none_or(|left| !left.contains(*word))) {
             let note = format!("pool {pool}: no longer: {}", Identity::parse(word));
-            context.events.publish_about(context.node.reference(), Reason::PoolConditionNormal, note);
+            context.events.publish_about(context.agent.node.reference(), Reason::PoolConditionNormal, note);
         }
     }
 }
@@ -88,7 +88,7 @@ fn report_orphans(context: &Context, before: &Health, now: &Health) {
         "{} that no PersistentVolume names: `kubectl bulkhead orphans` lists what is there; delete what nobody needs with `bulkheadctl volume delete`, and make a PersistentVolume for the rest",
         count(now.orphans.len() as u64, "volume")
     );
-    context.events.publish_about(context.node.reference(), Reason::VolumesOrphaned, note);
+    context.events.publish_about(context.agent.node.reference(), Reason::VolumesOrphaned, note);
 }
 
 /// The claim of each volume, or its PersistentVolume if it has none.

@@ -16,44 +16,67 @@ use tokio::sync::Notify;
 use super::api::events::Events;
 use super::api::failure::Failure;
 use super::api::node_identity::NodeIdentity;
-use super::heartbeat::Record;
 use super::identity::ClusterIdentity;
 use super::memory::Memory;
-use crate::volumes::{InFlight, Volumes};
+use crate::volumes::{Guard, InFlight, Volumes};
 
 /// The base of all controllers. It knows none of them.
 pub struct Context {
     /// The client for the API server.
     pub client: Client,
-    /// The driver that the agent serves.
+    /// Who the agent is.
+    pub agent: AgentIdentity,
+    /// The node's volumes.
+    pub volumes: Volumes,
+    /// The volumes that no PersistentVolume names yet, or any more.
+    pub unnamed: Unnamed,
+    /// The watched objects.
+    pub stores: Stores,
+    /// Where events are published.
+    pub events: Events,
+    /// What is remembered about each object.
+    pub memory: Arc<Memory>,
+    /// Notified when the node's capacity may have changed.
+    pub capacity_changed: Notify,
+    cluster: ClusterIdentity,
+}
+
+/// Who an agent is, and where.
+pub struct AgentIdentity {
+    /// The driver that it serves.
     pub driver: DriverName,
-    /// The agent's node.
+    /// Its node.
     pub node: NodeIdentity,
     /// That node, as a place for volumes.
     pub place: Place,
     /// The namespace of the objects that belong to the agent itself.
     pub namespace: String,
-    /// The node's volumes.
-    pub volumes: Volumes,
+}
+
+/// Keeps those who make volumes and those who delete orphans apart.
+#[derive(Default)]
+pub struct Unnamed {
     /// The volumes that are being made, until the API server has their PersistentVolumes, or that are being judged as
     /// orphans: never both.
-    pub making: InFlight,
-    /// The watched objects.
-    pub stores: Stores,
-    /// Where events are published.
-    pub events: Events,
-    /// What was reported about pools.
-    pub record: Record,
-    /// What is remembered about each object.
-    pub memory: Arc<Memory>,
-    /// Notified when the node's capacity may have changed.
-    pub capacity_changed: Notify,
-    /// Notified when the API server has gone back in time, so that what was written lately may be lost.
-    pub rewound: Arc<Notify>,
-    /// Notified when a volume may have been left without a PersistentVolume.
-    pub orphan_suspected: Notify,
-    /// Which cluster this is.
-    pub cluster: ClusterIdentity,
+    busy: InFlight,
+    suspicion: Notify,
+}
+
+impl Unnamed {
+    /// Takes a volume to make it or to judge it, for as long as the value lives; `None` while somebody else has it.
+    pub fn try_enter(&self, volume: &VolumeId) -> Option<Guard> {
+        self.busy.try_enter(volume)
+    }
+
+    /// Reports that a volume may have been left without a PersistentVolume.
+    pub fn suspect(&self) {
+        self.suspicion.notify_one();
+    }
+
+    /// Waits until one may have been.
+    pub async fn suspected(&self) {
+        self.suspicion.notified().await;
+    }
 }
 
 /// The objects that the agent watches.
@@ -77,6 +100,21 @@ impl Stores {
 }
 
 impl Context {
+    /// For this agent, with these views of the API server.
+    pub fn new(client: Client, agent: AgentIdentity, volumes: Volumes, stores: Stores, memory: Arc<Memory>) -> Self {
+        Self {
+            events: Events::new(client.clone(), &agent.driver, &agent.node.name),
+            client,
+            agent,
+            volumes,
+            unnamed: Unnamed::default(),
+            stores,
+            memory,
+            capacity_changed: Notify::new(),
+            cluster: ClusterIdentity::default(),
+        }
+    }
+
     /// The API's claims in the namespace of `claim`.
     pub fn claims_beside(&self, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
         Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default())
@@ -93,11 +131,9 @@ impl Context {
 
     /// The volumes of this node that watched PersistentVolumes name, each with its object.
     pub fn volumes_named(&self) -> impl Iterator<Item = (VolumeId, Arc<PersistentVolume>)> + '_ {
-        self.stores
-            .persistent_volumes
-            .state()
-            .into_iter()
-            .filter_map(|object| Some((persistent_volume::own_volume(&object, &self.driver, &self.place)?, object)))
+        self.stores.persistent_volumes.state().into_iter().filter_map(|object| {
+            Some((persistent_volume::own_volume(&object, &self.agent.driver, &self.agent.place)?, object))
+        })
     }
 
     /// The ids that watched objects name, for whatever purpose.

@@ -63,24 +63,24 @@ pub fn words(health: &Health) -> Reported {
 }
 
 /// What an earlier agent of this node has reported, as far as the API server says. It is the record until there is more.
-pub async fn reported_before(context: &Context) -> Reported {
-    let lease = request("reading the agent's Lease", api(context).get_opt(&context.node.name)).await;
+pub async fn reported_before(context: &Context, record: &Record) -> Reported {
+    let lease = request("reading the agent's Lease", api(context).get_opt(&context.agent.node.name)).await;
     let lease = lease.unwrap_or_else(|failure| {
         warn!("what an earlier agent has reported is not known: {failure}");
         None
     });
-    let annotation = names::reported_conditions(&context.driver);
+    let annotation = names::reported_conditions(&context.agent.driver);
     let reported = lease.map(|lease| lease::reported(lease.annotations().get(&annotation))).unwrap_or_default();
-    context.record.set(reported.clone());
+    record.set(reported.clone());
     reported
 }
 
 /// Writes the Lease for as long as it is polled.
-pub async fn run(context: &Context, capacity: &CapacityReporter, readiness: &Readiness) {
+pub async fn run(context: &Context, record: &Record, capacity: &CapacityReporter, readiness: &Readiness) {
     let mut told = false;
     loop {
         let missing = missing(context, readiness).await;
-        let written = write(context, capacity.owner(), &missing).await;
+        let written = write(context, record, capacity.owner(), &missing).await;
         let pause = match &written {
             Ok(()) => PERIOD,
             Err(failure) => failure.retry_after().unwrap_or(RETRY),
@@ -91,17 +91,17 @@ pub async fn run(context: &Context, capacity: &CapacityReporter, readiness: &Rea
         told = written.is_err();
         // It is written at once when something has changed, unless the server asks for rest.
         match written {
-            Ok(()) => drop(timeout(pause + jitter(PERIOD / 6), changed(context, readiness, &missing)).await),
+            Ok(()) => drop(timeout(pause + jitter(PERIOD / 6), changed(context, record, readiness, &missing)).await),
             Err(_) => sleep(pause + jitter(RETRY)).await,
         }
     }
 }
 
 /// Waits until something else is to be written.
-async fn changed(context: &Context, readiness: &Readiness, known: &str) {
+async fn changed(context: &Context, record: &Record, readiness: &Readiness, known: &str) {
     loop {
         sleep(FLOOR).await;
-        let is_reported = timeout(Duration::ZERO, context.record.changed.notified()).await.is_ok();
+        let is_reported = timeout(Duration::ZERO, record.changed.notified()).await.is_ok();
         if is_reported || missing(context, readiness).await != known {
             return;
         }
@@ -116,31 +116,31 @@ async fn missing(context: &Context, readiness: &Readiness) -> String {
     missing
 }
 
-async fn write(context: &Context, uid: Option<String>, missing: &str) -> Result<(), Failure> {
-    let patch = Patch::Apply(describe(context, uid, missing));
-    let (leases, parameters) = (api(context), PatchParams::apply(context.driver.as_str()).force());
-    request("writing the agent's Lease", leases.patch(&context.node.name, &parameters, &patch)).await.map(drop)
+async fn write(context: &Context, record: &Record, uid: Option<String>, missing: &str) -> Result<(), Failure> {
+    let patch = Patch::Apply(describe(context, record, uid, missing));
+    let (leases, parameters) = (api(context), PatchParams::apply(context.agent.driver.as_str()).force());
+    request("writing the agent's Lease", leases.patch(&context.agent.node.name, &parameters, &patch)).await.map(drop)
 }
 
-fn describe(context: &Context, uid: Option<String>, missing: &str) -> Lease {
-    let labels = [(DRIVER_LABEL, context.driver.as_str()), (MANAGED_BY_LABEL, MANAGED_BY)];
+fn describe(context: &Context, record: &Record, uid: Option<String>, missing: &str) -> Lease {
+    let labels = [(DRIVER_LABEL, context.agent.driver.as_str()), (MANAGED_BY_LABEL, MANAGED_BY)];
     let mut labels: BTreeMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-    labels.extend(context.place.segments());
-    let mut annotations = BTreeMap::from([(names::reported_conditions(&context.driver), context.record.text())]);
+    labels.extend(context.agent.place.segments());
+    let mut annotations = BTreeMap::from([(names::reported_conditions(&context.agent.driver), record.text())]);
     if !missing.is_empty() {
-        annotations.insert(names::not_ready(&context.driver), missing.to_owned());
+        annotations.insert(names::not_ready(&context.agent.driver), missing.to_owned());
     }
     Lease {
         metadata: ObjectMeta {
-            name: Some(context.node.name.clone()),
-            namespace: Some(context.namespace.clone()),
+            name: Some(context.agent.node.name.clone()),
+            namespace: Some(context.agent.namespace.clone()),
             labels: Some(labels),
             annotations: Some(annotations),
-            owner_references: uid.map(|uid| vec![owner(&context.node.name, &uid)]),
+            owner_references: uid.map(|uid| vec![owner(&context.agent.node.name, &uid)]),
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {
-            holder_identity: Some(context.node.name.clone()),
+            holder_identity: Some(context.agent.node.name.clone()),
             lease_duration_seconds: i32::try_from(OVERDUE.as_secs()).ok(),
             renew_time: Some(MicroTime(Timestamp::now())),
             ..LeaseSpec::default()
@@ -149,7 +149,7 @@ fn describe(context: &Context, uid: Option<String>, missing: &str) -> Lease {
 }
 
 fn api(context: &Context) -> Api<Lease> {
-    Api::namespaced(context.client.clone(), &context.namespace)
+    Api::namespaced(context.client.clone(), &context.agent.namespace)
 }
 
 #[cfg(test)]

@@ -71,15 +71,16 @@ fn is_due(used: &Used, claims: &Claims, now: Timestamp) -> bool {
 
 /// Asks the API server for a new token, and uses it.
 async fn renew(context: &Context, credential: &Credential, given: &Claims) -> Result<(), Failure> {
-    let account: Vec<_> = context.node.account.split(':').collect();
-    let (["system", "serviceaccount", namespace, name], Some(uid)) = (&account[..], context.node.uid.clone()) else {
+    let account: Vec<_> = context.agent.node.account.split(':').collect();
+    let (["system", "serviceaccount", namespace, name], Some(uid)) = (&account[..], context.agent.node.uid.clone())
+    else {
         let refusal = "the API server does not say which service account and which Node's uid the token is for";
         return Err(Failure::Refused(refusal.to_owned()));
     };
     let node = BoundObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
-        name: Some(context.node.name.clone()),
+        name: Some(context.agent.node.name.clone()),
         uid: Some(uid),
     };
     let spec = TokenRequestSpec {
@@ -122,7 +123,7 @@ fn say(context: &Context, credential: &Credential, expiry: &mut Expiry, attempts
             let note = format!(
                 "the agent's token for the API server expires at {end}{why}: replace {file}, or the agent will stop working"
             );
-            context.events.publish_about(context.node.reference(), Reason::TokenExpiring, note);
+            context.events.publish_about(context.agent.node.reference(), Reason::TokenExpiring, note);
         }
     }
 }

@@ -115,8 +115,8 @@ impl View {
             Ok(context) => context,
             Err(without) => return without,
         };
-        let account = context.node.account.clone();
-        match timeout(PATIENCE, confinement::check(&context.client, &account, context.driver.as_str())).await {
+        let account = context.agent.node.account.clone();
+        match timeout(PATIENCE, confinement::check(&context.client, &account, context.agent.driver.as_str())).await {
             Err(_) => Connection::Unreachable(format!("it did not answer within {} seconds", PATIENCE.as_secs())),
             Ok(Err(Failure::Refused(flaw))) => Connection::Unconfined(flaw),
             Ok(Err(failure)) => Connection::Unreachable(failure.to_string()),

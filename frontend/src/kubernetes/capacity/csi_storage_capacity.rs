@@ -27,7 +27,7 @@ use crate::volumes::Capacity;
 /// When the API server does not accept it.
 pub async fn write(context: &Context, owner: Option<&str>, class: &str, capacity: Capacity) -> Result<(), Failure> {
     let object = describe(context, owner, class, capacity);
-    let parameters = PatchParams::apply(context.driver.as_str()).force();
+    let parameters = PatchParams::apply(context.agent.driver.as_str()).force();
     let patch = Patch::Apply(&object);
     request("writing a CSIStorageCapacity", api(context).patch(&object.name_any(), &parameters, &patch)).await?;
     Ok(())
@@ -49,12 +49,12 @@ pub struct NodeCapacity {
 /// # Errors
 /// When it cannot be listed.
 pub async fn list_all(context: &Context) -> Result<BTreeMap<String, Vec<NodeCapacity>>, Failure> {
-    let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{DRIVER_LABEL}={}", context.driver);
+    let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{DRIVER_LABEL}={}", context.agent.driver);
     let mut objects = pin!(list("listing CSIStorageCapacity objects", api(context), Some(&labels)));
     let mut found = BTreeMap::<_, Vec<_>>::new();
     while let Some(object) = objects.try_next().await? {
         let segments = object.node_topology.and_then(|topology| topology.match_labels);
-        let Some(node) = segments.and_then(|mut segments| segments.remove(context.place.key())) else { continue };
+        let Some(node) = segments.and_then(|mut segments| segments.remove(context.agent.place.key())) else { continue };
         let bytes = |quantity: Option<Quantity>| quantity.and_then(|quantity| parse(&quantity.0)).unwrap_or_default();
         let (available, largest_volume) = (bytes(object.capacity), bytes(object.maximum_volume_size));
         found.entry(object.storage_class_name).or_default().push(NodeCapacity { node, available, largest_volume });
@@ -75,8 +75,8 @@ pub async fn delete(context: &Context, class: &str) -> Result<(), Failure> {
 /// # Errors
 /// When they cannot be listed, or one cannot be deleted.
 pub async fn delete_stale(context: &Context, classes: &BTreeSet<String>) -> Result<(), Failure> {
-    let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{}", context.place);
-    let here = Some(context.place.segments());
+    let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{}", context.agent.place);
+    let here = Some(context.agent.place.segments());
     let mut objects = pin!(list("listing CSIStorageCapacity objects", api(context), Some(&labels)));
     while let Some(object) = objects.try_next().await? {
         // Anybody can write a label; the topology is what counts.
@@ -96,25 +96,28 @@ async fn delete_named(context: &Context, name: &str) -> Result<(), Failure> {
 }
 
 fn api(context: &Context) -> Api<CSIStorageCapacity> {
-    Api::namespaced(context.client.clone(), &context.namespace)
+    Api::namespaced(context.client.clone(), &context.agent.namespace)
 }
 
 fn describe(context: &Context, owner_uid: Option<&str>, class: &str, capacity: Capacity) -> CSIStorageCapacity {
-    let mut labels = context.place.segments();
-    labels.insert(DRIVER_LABEL.to_owned(), context.driver.to_string());
+    let mut labels = context.agent.place.segments();
+    labels.insert(DRIVER_LABEL.to_owned(), context.agent.driver.to_string());
     labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned());
     // The object must outlive the agent, whose restart must not hide the node, but it must not outlive the node.
-    let owner = owner_uid.map(|uid| owner(&context.node.name, uid));
+    let owner = owner_uid.map(|uid| owner(&context.agent.node.name, uid));
     CSIStorageCapacity {
         metadata: ObjectMeta {
             name: Some(object_name(context, class)),
-            namespace: Some(context.namespace.clone()),
+            namespace: Some(context.agent.namespace.clone()),
             labels: Some(labels),
             owner_references: owner.map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
         storage_class_name: class.to_owned(),
-        node_topology: Some(LabelSelector { match_labels: Some(context.place.segments()), match_expressions: None }),
+        node_topology: Some(LabelSelector {
+            match_labels: Some(context.agent.place.segments()),
+            match_expressions: None,
+        }),
         capacity: Some(storage::quantity(capacity.available)),
         maximum_volume_size: Some(storage::quantity(capacity.largest_volume)),
     }
@@ -123,7 +126,7 @@ fn describe(context: &Context, owner_uid: Option<&str>, class: &str, capacity: C
 /// The object's name, which is equal each time, so that a single request creates the object or changes it. It ends with
 /// the node's name: no other node's agent may use it.
 fn object_name(context: &Context, class: &str) -> String {
-    let digest = Sha256::digest(format!("{}\n{}\n{class}", context.driver, context.place.value()));
+    let digest = Sha256::digest(format!("{}\n{}\n{class}", context.agent.driver, context.agent.place.value()));
     let short: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
-    format!("bulkhead-{short}.{}", context.place.value())
+    format!("bulkhead-{short}.{}", context.agent.place.value())
 }

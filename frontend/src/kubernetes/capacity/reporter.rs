@@ -7,6 +7,7 @@ use bulkhead_model::objects::storage_class;
 use bulkhead_model::volumes::Mode;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
+use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
 use super::csi_storage_capacity;
@@ -22,6 +23,7 @@ use crate::volumes::Capacity;
 /// Publishes this node's capacity.
 pub struct CapacityReporter {
     context: Arc<Context>,
+    rewound: Arc<Notify>,
     estimates: Estimates,
     written: Mutex<Written>,
     /// Each class is measured and written by one task at a time, so that the last write has the latest measurement.
@@ -38,10 +40,10 @@ pub struct Outcome {
 }
 
 impl CapacityReporter {
-    /// For the node of `context`.
-    pub fn new(context: Arc<Context>) -> Self {
-        let written = Mutex::new(Written::new(context.node.uid.clone()));
-        Self { context, estimates: Estimates::default(), written, turns: Turns::default() }
+    /// For the node of `context`. `rewound` is notified when the API server may have lost what was written lately.
+    pub fn new(context: Arc<Context>, rewound: Arc<Notify>) -> Self {
+        let written = Mutex::new(Written::new(context.agent.node.uid.clone()));
+        Self { context, rewound, estimates: Estimates::default(), written, turns: Turns::default() }
     }
 
     /// Waits until the capacity may have changed.
@@ -51,7 +53,7 @@ impl CapacityReporter {
 
     /// Waits until what is written may be lost.
     pub async fn loss(&self) {
-        self.context.rewound.notified().await;
+        self.rewound.notified().await;
     }
 
     /// The capacity for volumes of `class` and this mode.
@@ -97,7 +99,7 @@ impl CapacityReporter {
 
     /// Checks whether the node is still the same object.
     pub async fn review_node(&self) {
-        match NodeIdentity::review(&self.context.client, &self.context.node.name).await {
+        match NodeIdentity::review(&self.context.client, &self.context.agent.node.name).await {
             Ok(node) => {
                 if self.written().set_owner(node.uid) {
                     info!(node = %node.name, "the node was registered again: publishing its capacity anew");
@@ -114,7 +116,7 @@ impl CapacityReporter {
             outcome.is_postponed = true;
             return outcome;
         }
-        let driver = self.context.driver.as_str();
+        let driver = self.context.agent.driver.as_str();
         let classes = self.context.stores.classes.state_filter(|class| class.provisioner == driver);
         let mut measured = Measured::new();
         for class in &classes {
@@ -191,7 +193,7 @@ impl CapacityReporter {
         }
         warn!(%class, "no volume of this class can be made: {flaw}");
         let note = format!("no volume can be made: {flaw}");
-        self.context.events.publish_about(self.context.node.reference(), Reason::StorageClassInvalid, note);
+        self.context.events.publish_about(self.context.agent.node.reference(), Reason::StorageClassInvalid, note);
         true
     }
 

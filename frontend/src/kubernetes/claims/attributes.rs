@@ -25,7 +25,7 @@ pub async fn named(context: &Context, name: &str) -> Result<Attributes, Failure>
         return Err(missing());
     }
     match request("reading a VolumeAttributesClass", classes.get(name)).await {
-        Ok(class) => Ok(attributes_class::attributes(&class, &context.driver)?),
+        Ok(class) => Ok(attributes_class::attributes(&class, &context.agent.driver)?),
         // An older server knows no such kind.
         Err(failure) if failure.is_not_found() || failure.is_unknown_kind() => Err(missing()),
         Err(failure) => Err(failure),

@@ -59,7 +59,7 @@ impl BidOrder {
             }
         };
         let others = nodes.get(class).map(Vec::as_slice).unwrap_or_default();
-        Ok(rank(claim, size, (context.place.value(), own.map_or(0, |own| own.available)), others))
+        Ok(rank(claim, size, (context.agent.place.value(), own.map_or(0, |own| own.available)), others))
     }
 }
 

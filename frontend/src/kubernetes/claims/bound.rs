@@ -18,7 +18,7 @@ use crate::kubernetes::context::Context;
 pub fn volume_of(context: &Context, claim: &PersistentVolumeClaim) -> Option<(Arc<PersistentVolume>, VolumeId)> {
     let name = claim::persistent_volume(claim)?;
     let object = context.stores.persistent_volumes.get(&ObjectRef::new(name))?;
-    let volume = persistent_volume::own_volume(&object, &context.driver, &context.place)?;
+    let volume = persistent_volume::own_volume(&object, &context.agent.driver, &context.agent.place)?;
     let is_bound_to_claim = persistent_volume::claim_uid(&object) == Some(claim::uid(claim));
     is_bound_to_claim.then_some((object, volume))
 }

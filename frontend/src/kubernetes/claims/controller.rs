@@ -62,7 +62,7 @@ impl Controller for ClaimController {
 
     fn gone(&self) {
         // Perhaps while its volume was being made.
-        self.context.orphan_suspected.notify_one();
+        self.context.unnamed.suspect();
     }
 }
 

@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt};
 use super::source::{Source, bound_content, bound_volume, check_claim, check_snapshot, source};
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
-use crate::kubernetes::context::Context;
+use crate::kubernetes::context::{AgentIdentity, Context};
 use crate::volumes::{self, existing};
 
 /// Where a claim's source is.
@@ -26,7 +26,7 @@ pub enum Holder {
 
 /// Whether this node has the source of `claim`, as far as it knows without asking anybody. Only one node finds that it has.
 pub fn is_here(context: &Context, claim: &PersistentVolumeClaim) -> bool {
-    let Context { driver, place, stores, .. } = context;
+    let Context { agent: AgentIdentity { driver, place, .. }, stores, .. } = context;
     let namespace = claim.namespace();
     match source(claim) {
         Ok(Some(Source::Snapshot(name))) => stores.contents.state().iter().any(|content| {
@@ -68,9 +68,9 @@ async fn of_snapshot(context: &Context, claim: &PersistentVolumeClaim, name: &st
     let contents: Api<VolumeSnapshotContent> = Api::all(context.client.clone());
     let found = request("reading a VolumeSnapshotContent", contents.get_opt(bound_content(&snapshot)?)).await?;
     let content = found.ok_or_else(|| missing(Source::Snapshot(name)))?;
-    check_snapshot(claim, &snapshot, &content, &context.driver)?;
-    match content.node(&context.place) {
-        Some(node) if node == context.place.value() => {
+    check_snapshot(claim, &snapshot, &content, &context.agent.driver)?;
+    match content.node(&context.agent.place) {
+        Some(node) if node == context.agent.place.value() => {
             let id = existing(content.handle().as_deref().unwrap_or_default())?;
             Ok(Holder::Here(volumes::Source::Snapshot(id)))
         }
@@ -83,11 +83,11 @@ async fn of_claim(context: &Context, claim: &PersistentVolumeClaim, name: &str) 
     let found = request("reading a claim", context.claims_beside(claim).get_opt(name)).await?;
     let source = found.ok_or_else(|| missing(Source::Claim(name)))?;
     let object = volume_of(context, &source).await?.ok_or_else(|| missing(Source::Claim(name)))?;
-    check_claim(claim, &source, &object, &context.driver)?;
-    if let Some(volume) = persistent_volume::own_volume(&object, &context.driver, &context.place) {
+    check_claim(claim, &source, &object, &context.agent.driver)?;
+    if let Some(volume) = persistent_volume::own_volume(&object, &context.agent.driver, &context.agent.place) {
         return Ok(Holder::Here(volumes::Source::Volume(volume)));
     }
-    let node = persistent_volume::nodes(&object, &context.place).next().map(str::to_owned);
+    let node = persistent_volume::nodes(&object, &context.agent.place).next().map(str::to_owned);
     node.map(Holder::Elsewhere).ok_or_else(|| nowhere(Source::Claim(name)))
 }
 

@@ -70,7 +70,7 @@ impl ImmediateBinding {
         let is_news =
             self.context.memory.with(claim::uid(claim), |entry| !std::mem::replace(&mut entry.no_room_reported, true));
         if is_news {
-            let node = &self.context.node.name;
+            let node = &self.context.agent.node.name;
             let note = format!(
                 "no node has taken the claim yet; on node {node}, a new volume can have at most {}: request less, or free space",
                 Quantity::from(largest)
@@ -84,7 +84,7 @@ impl ImmediateBinding {
         let is_news =
             self.context.memory.with(claim::uid(claim), |entry| !std::mem::replace(&mut entry.refusal_reported, true));
         if is_news {
-            let node = &self.context.node.name;
+            let node = &self.context.agent.node.name;
             let note =
                 format!("node {node} may not take the claim: {failure}; `kubectl bulkhead doctor` says what to do");
             self.context.events.publish(claim, Reason::ProvisioningFailed, note);
@@ -124,7 +124,7 @@ impl ImmediateBinding {
             return Ok(Action::requeue(bid_at - now));
         }
         memory.with(uid, |entry| entry.bid_at = None);
-        let outcome = select(&self.context, claim, Some(&self.context.node.name)).await;
+        let outcome = select(&self.context, claim, Some(&self.context.agent.node.name)).await;
         self.losses.record(outcome.as_ref().is_err_and(Failure::is_conflict));
         if let Err(failure) = &outcome
             && failure.is_forbidden()

@@ -47,7 +47,7 @@ pub async fn take_if_held(
         }
         return Ok(Action::requeue(PAUSE + jitter(PAUSE)));
     }
-    match select(context, claim, Some(&context.node.name)).await {
+    match select(context, claim, Some(&context.agent.node.name)).await {
         // Without that right the scheduler places it, once it has a pod, and the wrong node hands it over.
         Err(failure) if failure.is_forbidden() && !storage_class::binds_immediately(class) => {
             debug!(claim = %claim.name_any(), "its source is on this node, which may not take it: {failure}");

@@ -28,7 +28,7 @@ use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::reporter::CapacityReporter;
-use crate::kubernetes::context::Context;
+use crate::kubernetes::context::{AgentIdentity, Context};
 use crate::metrics::METRICS;
 
 /// How soon to look again at a claim whose volume, from an earlier attempt, is currently being judged as an orphan.
@@ -66,7 +66,7 @@ impl Provisioner {
     /// # Errors
     /// When it cannot be done now; the claim's owner has been informed where that helps.
     pub async fn serve(&self, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
-        let Context { driver, node, stores, place, events, .. } = &*self.context;
+        let Context { agent: AgentIdentity { driver, node, place, .. }, stores, events, .. } = &*self.context;
         let has_object = |name: &str| stores.persistent_volumes.get(&ObjectRef::new(name)).is_some();
         let volume = claim::volume_name(claim);
         if !self.is_ours(claim) || has_object(&persistent_volume::name_of(&volume, place)) || has_object(&volume) {
@@ -119,7 +119,7 @@ impl Provisioner {
     /// seen only because it has a source.
     fn is_ours(&self, claim: &PersistentVolumeClaim) -> bool {
         match claim::provisioner(claim) {
-            Some(provisioner) => provisioner == self.context.driver.as_str(),
+            Some(provisioner) => provisioner == self.context.agent.driver.as_str(),
             None => claim::selected_node(claim).is_none() && matches!(source(claim), Ok(Some(_))),
         }
     }
@@ -138,8 +138,8 @@ impl Provisioner {
             let attributes = attributes::named(context, name).await?;
             wanted.parameters = wanted.parameters.with_attributes(&attributes, wanted.mode)?;
         }
-        if !storage_class::may_be_at(class, &context.place) {
-            let (class, node) = (class.name_any(), &context.node.name);
+        if !storage_class::may_be_at(class, &context.agent.place) {
+            let (class, node) = (class.name_any(), &context.agent.node.name);
             return Err(Failure::Refused(format!(
                 "storage class {class} allows no volumes on node {node} (allowedTopologies), which was selected nevertheless: remove the claim's annotation selected-node"
             )));
@@ -153,7 +153,7 @@ impl Provisioner {
             None => None,
         };
         // Held until the API server has the PersistentVolume: before that, the volume looks like an orphan.
-        let Some(_making) = context.making.try_enter(&identify(&wanted.name)?.0) else {
+        let Some(_making) = context.unnamed.try_enter(&identify(&wanted.name)?.0) else {
             return Ok(Action::requeue(JUDGED_PAUSE));
         };
         let provisioned = context.volumes.provision(wanted).await?;
@@ -172,11 +172,12 @@ impl Provisioner {
         provisioned: Provisioned,
     ) -> Result<(), Failure> {
         let context = &*self.context;
-        let mut object = persistent_volume::describe(&context.driver, &context.place, claim, class, &provisioned);
+        let mut object =
+            persistent_volume::describe(&context.agent.driver, &context.agent.place, claim, class, &provisioned);
         match self.standing(claim).await? {
             Standing::Waiting => {}
             Standing::Elsewhere => {
-                context.orphan_suspected.notify_one();
+                context.unnamed.suspect();
                 return Ok(());
             }
             // It will never be claimed: the object exists only so that the volume is deleted in the ordinary way.
@@ -201,7 +202,7 @@ impl Provisioner {
     /// since a watch may lack what exists.
     async fn standing(&self, claim: &PersistentVolumeClaim) -> Result<Standing, Failure> {
         let is_same = |now: &PersistentVolumeClaim| now.metadata.uid == claim.metadata.uid;
-        let is_here = |now: &PersistentVolumeClaim| claim::selected_node(now) == Some(&self.context.node.name);
+        let is_here = |now: &PersistentVolumeClaim| claim::selected_node(now) == Some(&self.context.agent.node.name);
         let watched = self.context.stores.claims.get(&ObjectRef::from_obj(claim));
         if watched.is_some_and(|now| is_same(&now) && is_here(&now) && !claim::is_being_deleted(&now)) {
             return Ok(Standing::Waiting);
@@ -222,7 +223,7 @@ impl Provisioner {
             // The answer to an earlier request was lost, or the watch is late.
             Err(failure) if failure.is_already_exists() => self.verify(object).await,
             Err(failure) => {
-                self.context.orphan_suspected.notify_one();
+                self.context.unnamed.suspect();
                 Err(failure)
             }
         }
@@ -237,8 +238,8 @@ impl Provisioner {
                 "PersistentVolume {name} already exists for another purpose: delete it if it is not in use"
             )));
         }
-        if persistent_volume::own_volume(&existing, &self.context.driver, &self.context.place).is_none() {
-            self.context.orphan_suspected.notify_one();
+        if persistent_volume::own_volume(&existing, &self.context.agent.driver, &self.context.agent.place).is_none() {
+            self.context.unnamed.suspect();
             return Err(Failure::Refused(format!(
                 "PersistentVolume {name} of this claim is on another node: the volume made here is not used and will be deleted"
             )));
@@ -250,7 +251,7 @@ impl Provisioner {
     /// watch is late. The control plane would try in vain to bind the claim to it once another node is selected.
     async fn made(&self, claim: &PersistentVolumeClaim) -> Result<Option<String>, Failure> {
         let (objects, volume) = (self.context.persistent_volumes(), claim::volume_name(claim));
-        let name = persistent_volume::name_of(&volume, &self.context.place);
+        let name = persistent_volume::name_of(&volume, &self.context.agent.place);
         let found = request("reading a PersistentVolume", objects.get_metadata_opt(&name)).await?;
         Ok(found.map(|_| name))
     }

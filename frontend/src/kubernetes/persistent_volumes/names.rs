@@ -62,13 +62,13 @@ impl Names {
 
 /// The objects with the node's label, and those without any: made by hand, where no policy adds it.
 async fn read(context: &Context) -> Result<HashMap<String, Vec<Named>>, Failure> {
-    let (labelled, unlabelled) = (context.place.to_string(), format!("!{}", context.place.key()));
+    let (labelled, unlabelled) = (context.agent.place.to_string(), format!("!{}", context.agent.place.key()));
     let of = |labels: &str| list("listing the node's PersistentVolumes", context.persistent_volumes(), Some(labels));
     let mut found: HashMap<String, Vec<Named>> = HashMap::new();
     let mut objects = pin!(of(&labelled).chain(of(&unlabelled)));
     while let Some(object) = objects.try_next().await? {
         if needs_its_volume(&object)
-            && let Some(volume) = persistent_volume::named_volume(&object, &context.driver, &context.place)
+            && let Some(volume) = persistent_volume::named_volume(&object, &context.agent.driver, &context.agent.place)
         {
             let named = Named { name: object.name_any(), uid: persistent_volume::uid(&object).to_owned() };
             found.entry(volume.to_owned()).or_default().push(named);

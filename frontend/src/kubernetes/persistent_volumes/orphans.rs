@@ -53,7 +53,7 @@ pub async fn run(context: &Context) {
         };
         tokio::select! {
             () = sleep(pause + jitter(pause / 2)) => {}
-            () = context.orphan_suspected.notified() => {}
+            () = context.unnamed.suspected() => {}
         }
     }
 }
@@ -115,7 +115,7 @@ async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<Susp
     let still_unwatched = unwatched(context).await?;
     volumes.retain(|volume| still_unwatched.contains(volume));
     let judged = |volume: VolumeId| {
-        let judging = context.making.try_enter(&volume)?;
+        let judging = context.unnamed.try_enter(&volume)?;
         Some(Suspect { volume, claim: None, _judging: judging })
     };
     let mut suspects: Vec<_> = volumes.into_iter().filter_map(judged).collect();
@@ -134,7 +134,8 @@ async fn is_wanted_now(
     volume: &VolumeId,
     claim: Option<&ObjectRef<PersistentVolumeClaim>>,
 ) -> Result<bool, Failure> {
-    let mut names_of_objects = vec![volume.to_string(), persistent_volume::name_of(volume.as_str(), &context.place)];
+    let mut names_of_objects =
+        vec![volume.to_string(), persistent_volume::name_of(volume.as_str(), &context.agent.place)];
     // A claim that was gone when claims were listed never comes back: a new one would have another uid.
     if let Some(claim) = claim {
         let claims: Api<PersistentVolumeClaim> =
@@ -163,11 +164,11 @@ async fn is_wanted_now(
 /// Whether `object` is bound to a claim and says that its volume is on a node that is gone: the node was renamed, or
 /// its disk has moved here. On a node that exists it is another volume, made after the claim was given to that node.
 async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
-    if !persistent_volume::is_of_driver(object, &context.driver) || persistent_volume::phase(object) != "Bound" {
+    if !persistent_volume::is_of_driver(object, &context.agent.driver) || persistent_volume::phase(object) != "Bound" {
         return Ok(false);
     }
     let nodes: Api<CSINode> = Api::all(context.client.clone());
-    for node in persistent_volume::nodes(object, &context.place) {
+    for node in persistent_volume::nodes(object, &context.agent.place) {
         // It exists exactly as long as the Node object does.
         if request("reading a CSINode", nodes.get_opt(node)).await?.is_some() {
             return is_recorded(context, object, volume).await;
@@ -235,7 +236,7 @@ pub async fn unnamed(context: &Context) -> Result<Vec<VolumeId>, Failure> {
     let mut volumes: HashSet<VolumeId> = volumes
         .into_iter()
         .map(|listed| listed.volume)
-        .filter(|volume| !claimed.contains(volume.as_str()) && context.making.try_enter(volume).is_some())
+        .filter(|volume| !claimed.contains(volume.as_str()) && context.unnamed.try_enter(volume).is_some())
         .collect();
     let mut objects = pin!(list("listing all PersistentVolumes", context.persistent_volumes(), None));
     while let Some(object) = objects.try_next().await? {
@@ -284,13 +285,13 @@ async fn remove_named(context: &Context, suspects: &mut Vec<Suspect>) -> Result<
 
 /// Whether `claim` may need a volume on this node. One that waits for another node has no use for it.
 fn is_for_this_node(context: &Context, claim: &PersistentVolumeClaim) -> bool {
-    claim::selected_node(claim).is_none_or(|node| node == context.node.name)
+    claim::selected_node(claim).is_none_or(|node| node == context.agent.node.name)
 }
 
 /// Whether `object` is for `volume` of this node. One that is bound to another node is another volume, whatever its
 /// name.
 fn names(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> bool {
-    persistent_volume::named_volume(object, &context.driver, &context.place) == Some(volume.as_str())
+    persistent_volume::named_volume(object, &context.agent.driver, &context.agent.place) == Some(volume.as_str())
 }
 
 /// The uid of the claim that the volume with that id was made for, if it was made for one.

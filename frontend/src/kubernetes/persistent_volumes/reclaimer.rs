@@ -21,7 +21,7 @@ use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
-use crate::kubernetes::context::Context;
+use crate::kubernetes::context::{AgentIdentity, Context};
 use crate::kubernetes::memory::Memory;
 use crate::kubernetes::reconcile::Controller;
 
@@ -65,7 +65,7 @@ impl Reclaimer {
     }
 
     async fn serve(&self, object: &PersistentVolume) -> Result<Action, Failure> {
-        let Context { driver, place, .. } = &*self.context;
+        let AgentIdentity { driver, place, .. } = &self.context.agent;
         let Some(volume) = persistent_volume::own_volume(object, driver, place) else {
             return Ok(Action::await_change());
         };

@@ -29,7 +29,7 @@ pub async fn adopt(context: &Context, content: &VolumeSnapshotContent) -> Result
 /// # Errors
 /// A conflict when it has changed since it was read.
 pub async fn label(context: &Context, content: &VolumeSnapshotContent) -> Result<(), Failure> {
-    write::object(context, content, status::adopted(&context.place)).await.map(drop)
+    write::object(context, content, status::adopted(&context.agent.place)).await.map(drop)
 }
 
 /// A volume is where its PersistentVolume is: one that was left behind on another node may have the same id. A snapshot

@@ -35,11 +35,11 @@ impl Controller for ContentController {
 
     async fn reconcile(&self, content: Arc<VolumeSnapshotContent>) -> Result<Action, Failure> {
         let context = &*self.context;
-        if !context.stores.are_complete().await || content.spec.driver != context.driver.as_str() {
+        if !context.stores.are_complete().await || content.spec.driver != context.agent.driver.as_str() {
             return Ok(Action::await_change());
         }
-        match content.node(&context.place) {
-            Some(node) if node != context.place.value() => return Ok(Action::await_change()),
+        match content.node(&context.agent.place) {
+            Some(node) if node != context.agent.place.value() => return Ok(Action::await_change()),
             Some(_) if !self.is_labelled(&content) => adoption::label(context, &content).await?,
             Some(_) => return self.serve(&content).await,
             None if adoption::adopt(context, &content).await? => {}
@@ -59,7 +59,7 @@ impl ContentController {
     /// Whether `content` has the label by which agents watch. Where the policy is missing, a snapshot controller gives it
     /// another one only.
     fn is_labelled(&self, content: &VolumeSnapshotContent) -> bool {
-        let place = &self.context.place;
+        let place = &self.context.agent.place;
         content.labels().get(place.key()).is_some_and(|node| node == place.value())
     }
 

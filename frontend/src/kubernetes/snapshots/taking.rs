@@ -87,7 +87,7 @@ async fn check_class(context: &Context, content: &VolumeSnapshotContent) -> Resu
     let Some(class) = request("reading a VolumeSnapshotClass", classes.get_opt(name)).await? else {
         return Err(Failure::NotYet(format!("snapshot class {name} does not exist")));
     };
-    if class.driver != context.driver.as_str() {
+    if class.driver != context.agent.driver.as_str() {
         return Err(Failure::Refused(format!("snapshot class {name} is of another driver, {}", class.driver)));
     }
     class.flaw().map_or(Ok(()), |flaw| Err(Failure::Refused(flaw)))
