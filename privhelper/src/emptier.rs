@@ -24,7 +24,7 @@ use crate::state::layout;
 use crate::sys::capability::{allow, raise};
 use crate::sys::file;
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Result as SysResult};
+use crate::sys::{Errno, Error as SysError, Result as SysResult};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
@@ -82,8 +82,8 @@ pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
             let mut tops = unfinished.remove(&name).unwrap_or_default();
             let outcome = match work(pool, &name, &mut moved, &mut tops) {
                 Ok(()) => Outcome::Emptied,
-                Err(LONG) => Outcome::Unfinished,
-                Err(errno) => Outcome::Failed(errno.raw_os_error()),
+                Err(SysError { errno: LONG, .. }) => Outcome::Unfinished,
+                Err(error) => Outcome::Failed(error.errno.raw_os_error()),
             };
             if outcome == Outcome::Unfinished && unfinished.len() < MOST_UNFINISHED {
                 unfinished.insert(name.clone(), tops);
@@ -102,7 +102,7 @@ pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
 /// Waits to be woken, for so long at most, and returns whether there may be something deleted in its place; `None` when
 /// the server is gone. All packets are received that are there: a tenant may keep one job from ever being finished.
 fn wait(server: &OwnedFd, mut pause: Option<Duration>) -> Result<Option<bool>, String> {
-    let broken = |errno: Errno| format!("the emptier cannot receive from the server: {errno}");
+    let broken = |error: SysError| format!("the emptier cannot receive from the server: {error}");
     let (mut packet, mut in_place) = ([0; 1], false);
     for _ in 0..MOST_PACKETS {
         socket::set_receive_timeout(server, pause).map_err(broken)?;
@@ -113,9 +113,9 @@ fn wait(server: &OwnedFd, mut pause: Option<Duration>) -> Result<Option<bool>, S
             }
             Ok(Received::Closed) => return Ok(None),
             Ok(Received::Truncated) => return Err("the emptier received a packet that is too long".to_owned()),
-            Err(Errno::AGAIN) => break,
-            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
-            Err(errno) => return Err(broken(errno)),
+            Err(SysError { errno: Errno::AGAIN, .. }) => break,
+            Err(SysError { errno: Errno::INTR | Errno::NOBUFS | Errno::NOMEM, .. }) => {}
+            Err(error) => return Err(broken(error)),
         }
     }
     Ok(Some(in_place))
@@ -124,7 +124,7 @@ fn wait(server: &OwnedFd, mut pause: Option<Duration>) -> Result<Option<bool>, S
 fn report(server: &OwnedFd, name: &str, outcome: Outcome) -> Result<(), String> {
     let packet =
         bulkhead_protocol::encode(&Report { name: Text::new(name), outcome }).map_err(|error| error.to_string())?;
-    socket::send(server, &packet, None).map_err(|errno| format!("the emptier cannot report: {errno}"))
+    socket::send(server, &packet, None).map_err(|error| format!("the emptier cannot report: {error}"))
 }
 
 /// The names of what is deleted in the pool: by their form, and if some are deleted in place, by the mode that says so.
@@ -148,16 +148,16 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64, tops: &mut Tops) -> SysResu
     let _raised = EMPTIER.iter().map(|capability| raise(*capability)).collect::<SysResult<Vec<_>>>()?;
     let top = match file::open(pool, name, DIRECTORY) {
         Ok(top) => top,
-        Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::NOTDIR | Errno::LOOP) => return file::remove(pool, name),
-        Err(errno) => return Err(errno),
+        Err(SysError { errno: Errno::NOENT, .. }) => return Ok(()),
+        Err(SysError { errno: Errno::NOTDIR | Errno::LOOP, .. }) => return file::remove(pool, name),
+        Err(error) => return Err(error),
     };
     let begun = Instant::now();
     let mut emptying = Emptying { moved, begun, rested: begun, failed: None, tops };
     loop {
-        match (file::remove_directory(pool, name), emptying.failed) {
-            (Err(Errno::NOTEMPTY | Errno::EXIST), None) => emptying.walk(&top)?,
-            (Err(Errno::NOTEMPTY | Errno::EXIST), Some(errno)) => return Err(errno),
+        match (file::remove_directory(pool, name), emptying.failed.take()) {
+            (Err(SysError { errno: Errno::NOTEMPTY | Errno::EXIST, .. }), None) => emptying.walk(&top)?,
+            (Err(SysError { errno: Errno::NOTEMPTY | Errno::EXIST, .. }), Some(error)) => return Err(error),
             (other, _) => return other,
         }
     }
@@ -193,7 +193,7 @@ struct Emptying<'a> {
     /// When it last rested.
     rested: Instant,
     /// Why something could not be removed. The rest is removed all the same.
-    failed: Option<Errno>,
+    failed: Option<SysError>,
     /// Directories that are too deep and for whose names there was no room at the top: each lies in the one before it.
     tops: &'a mut Tops,
 }
@@ -209,7 +209,7 @@ impl Emptying<'_> {
             match self.empty(top, top, 0) {
                 // The walk through the one before it, or through the volume, finds it again, now empty.
                 Ok(()) if deepest.is_some() => drop(self.tops.pop()),
-                Err(DEEPER) => {}
+                Err(SysError { errno: DEEPER, .. }) => {}
                 result => return result,
             }
         }
@@ -217,8 +217,8 @@ impl Emptying<'_> {
 
     fn empty(&mut self, top: &OwnedFd, directory: &OwnedFd, depth: u32) -> SysResult<()> {
         file::each_entry(directory, |name| match self.remove(top, directory, name, depth) {
-            Err(errno) if errno != LONG && errno != DEEPER => {
-                self.failed.get_or_insert(errno);
+            Err(error) if error.errno != LONG && error.errno != DEEPER => {
+                self.failed.get_or_insert(error);
                 Ok(())
             }
             result => result,
@@ -229,21 +229,21 @@ impl Emptying<'_> {
     fn remove(&mut self, top: &OwnedFd, directory: &OwnedFd, name: &CStr, depth: u32) -> SysResult<()> {
         self.pace()?;
         match remove_file(directory, name) {
-            Err(Errno::ISDIR) => {}
+            Err(SysError { errno: Errno::ISDIR, .. }) => {}
             other => return other,
         }
         if depth >= DEEPEST {
             return match remove_directory(directory, name) {
-                Err(Errno::NOTEMPTY | Errno::EXIST) => self.move_up(top, directory, name),
+                Err(SysError { errno: Errno::NOTEMPTY | Errno::EXIST, .. }) => self.move_up(top, directory, name),
                 other => other,
             };
         }
         match file::open(directory, name, DIRECTORY) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(SysError { errno: Errno::NOENT | Errno::NOTDIR | Errno::LOOP, .. }) => return Ok(()),
             inner => self.empty(top, &inner?, depth.saturating_add(1))?,
         }
         match remove_directory(directory, name) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+            Err(SysError { errno: Errno::NOTEMPTY | Errno::EXIST, .. }) => Ok(()),
             other => other,
         }
     }
@@ -251,7 +251,7 @@ impl Emptying<'_> {
     /// Rests when it is time to, and ends the turn when it has taken too long.
     fn pace(&mut self) -> SysResult<()> {
         if self.begun.elapsed() > PATIENCE {
-            return Err(LONG);
+            return Err(LONG.into());
         }
         let (work, rest) = PACE;
         if self.rested.elapsed() > work {
@@ -267,16 +267,16 @@ impl Emptying<'_> {
             let to = self.moved.to_string();
             match file::rename_new(from, name, top, &to) {
                 // A helper that was killed left it there, or a pod anticipated the name, perhaps a million times.
-                Err(Errno::EXIST) => self.pace()?,
-                Err(Errno::NOENT) => return Ok(()),
+                Err(SysError { errno: Errno::EXIST, .. }) => self.pace()?,
+                Err(SysError { errno: Errno::NOENT, .. }) => return Ok(()),
                 // The pool or the volume's own quota is full, or the name is encrypted with a key that is gone (ext4).
                 // Not after a failure: if it happened down there, it would lead here again and again.
-                Err(Errno::NOSPC | Errno::DQUOT | Errno::NOKEY) if self.failed.is_none() => {
+                Err(SysError { errno: Errno::NOSPC | Errno::DQUOT | Errno::NOKEY, .. }) if self.failed.is_none() => {
                     if self.tops.len() >= MOST_TOPS {
                         self.tops.remove(0);
                     }
                     self.tops.push(Rc::new(file::open(from, name, DIRECTORY)?));
-                    return Err(DEEPER);
+                    return Err(DEEPER.into());
                 }
                 other => return other,
             }
@@ -287,8 +287,8 @@ impl Emptying<'_> {
 /// Removes an empty directory, immutable or not.
 fn remove_directory(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
     match file::remove_directory(parent, name) {
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
-        Err(Errno::PERM) => {
+        Err(SysError { errno: Errno::NOENT | Errno::NOTDIR, .. }) => Ok(()),
+        Err(SysError { errno: Errno::PERM, .. }) => {
             allow_changes(parent)?;
             allow_changes(file::open(parent, name, DIRECTORY)?)?;
             file::remove_directory(parent, name)
@@ -301,17 +301,17 @@ fn remove_directory(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
 fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
     let remove = || file::remove(parent, name);
     match remove() {
-        Err(Errno::NOENT) => Ok(()),
+        Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
         // A flag on the entry or on its directory; for a directory Linux may also return EPERM.
-        Err(Errno::PERM) => {
+        Err(SysError { errno: Errno::PERM, .. }) => {
             allow_changes(parent)?;
             match file::status_at(parent, name)?.file_type {
-                FileType::Directory => return Err(Errno::ISDIR),
+                FileType::Directory => return Err(Errno::ISDIR.into()),
                 FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
                 // Links, fifos, sockets and nodes cannot be opened for that. They can have flags only on a kernel and a
                 // filesystem that can set these by name; otherwise it was the directory's flag.
                 _ => match file::clear_flags_at(parent, name, file::UNREMOVABLE) {
-                    Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY) => {}
+                    Err(SysError { errno: Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY, .. }) => {}
                     other => other?,
                 },
             }

@@ -48,7 +48,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let devices = recover::look_at_devices(&host, &jail)?;
     // Neither does an emptier die of it, before this process has ended.
     let asked = SigSet::from(Signal::SIGTERM);
-    asked.thread_block().map_err(|errno| format!("cannot hold back SIGTERM: {errno}"))?;
+    asked.thread_block().map_err(|error| format!("cannot hold back SIGTERM: {error}"))?;
     let pools = split::split(config, &mut jail, pools)?;
     let (listener, _lock) = listener.listen(config)?;
     privileges::drop_all_but(privileges::SERVER)?;

@@ -12,7 +12,7 @@ use caps::Capability::CAP_SYS_ADMIN;
 use crate::capabilities::MOUNTER;
 use crate::sys::capability::{allow, raise};
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Result as SysResult, xfs};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, xfs};
 
 /// The node in the mounter's root of the loop device with this number.
 pub fn node(number: u32) -> String {
@@ -28,13 +28,13 @@ pub fn run(server: &OwnedFd) -> Result<(), String> {
             Ok(Received::Packet(4)) => {}
             Ok(Received::Closed) => return Ok(()),
             Ok(_) => return Err("the mounter received a packet of a wrong length".to_owned()),
-            Err(Errno::INTR) => continue,
-            Err(errno) => return Err(format!("the mounter cannot receive from the server: {errno}")),
+            Err(SysError { errno: Errno::INTR, .. }) => continue,
+            Err(error) => return Err(format!("the mounter cannot receive from the server: {error}")),
         }
         let mounted = mount(u32::from_ne_bytes(request));
-        let answer = mounted.as_ref().map_or_else(|errno| errno.raw_os_error(), |_| 0);
+        let answer = mounted.as_ref().map_or_else(|error| error.errno.raw_os_error(), |_| 0);
         let sent = socket::send(server, &answer.to_ne_bytes(), mounted.as_ref().ok().map(AsFd::as_fd));
-        sent.map_err(|errno| format!("the mounter cannot answer: {errno}"))?;
+        sent.map_err(|error| format!("the mounter cannot answer: {error}"))?;
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
             match socket::receive_with_descriptor(&server, &mut answer) {
                 Ok((Received::Packet(4), None)) if answer != [0; 4] => answers += 1,
                 // What it has not received is lost with it.
-                Ok((Received::Closed, None)) | Err(Errno::CONNRESET) => break,
+                Ok((Received::Closed, None)) | Err(SysError { errno: Errno::CONNRESET, .. }) => break,
                 other => panic!("{other:?}"),
             }
         }

@@ -22,7 +22,7 @@ use crate::dispatch::{Answer, dispatch};
 use crate::log;
 use crate::state::{KEEPERS, MOST_ON_A_FILESYSTEM, Pool, Served, State, busy, invalid};
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Result as SysResult, capability, process};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, capability, process};
 
 /// How many connections are served at once, one thread each, besides those whose operations may hang on a pool's
 /// filesystem. A frontend opens up to 16, not counting those that hang; one more is for a health check.
@@ -83,7 +83,7 @@ fn descriptors_for(pools: usize) -> u64 {
 pub fn allow_descriptors(pools: usize) -> Result<(), String> {
     let number = descriptors_for(pools);
     let allowed = process::allow_descriptors(number);
-    allowed.map_err(|errno| format!("the limit of open files must be at least {number} (LimitNOFILE=): {errno}"))
+    allowed.map_err(|error| format!("the limit of open files must be at least {number} (LimitNOFILE=): {error}"))
 }
 
 /// Starts the threads, and returns when each has a working directory of its own. The seccomp filter, which is installed
@@ -122,7 +122,7 @@ pub fn start(service: &Arc<Service>) -> Result<(), String> {
     drop(report);
     reports
         .iter()
-        .try_for_each(|result| result.map_err(|errno| format!("cannot unshare a thread's working directory: {errno}")))
+        .try_for_each(|result| result.map_err(|error| format!("cannot unshare a thread's working directory: {error}")))
 }
 
 /// Starts one thread.
@@ -141,12 +141,12 @@ fn work(service: &Service, closing: &SyncSender<OwnedFd>) {
     loop {
         let connection = match socket::accept(&service.listener) {
             Ok(connection) => connection,
-            Err(Errno::INTR | Errno::CONNABORTED) => continue,
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+            Err(SysError { errno: Errno::INTR | Errno::CONNABORTED, .. }) => continue,
+            Err(SysError { errno: Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM, .. }) => {
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
-            Err(errno) => end(&format!("cannot accept connections errno={errno}")),
+            Err(error) => end(&format!("cannot accept connections error={error}")),
         };
         let others = counts.serving.fetch_add(1, SeqCst);
         match refusal(service, &connection, others >= most) {
@@ -171,7 +171,7 @@ fn refusal(service: &Service, connection: &OwnedFd, full: bool) -> Option<String
             Some(format!("not of --allow-uid {} uid={} pid={}", service.allowed_uid, peer.uid, peer.pid))
         }
         Ok(_) => full.then(|| "beyond the number served at once".to_owned()),
-        Err(errno) => Some(format!("of an unknown user errno={errno}")),
+        Err(error) => Some(format!("of an unknown user error={error}")),
     }
 }
 
@@ -256,7 +256,7 @@ fn look_for_strays(state: &State, pool: &Arc<Pool>) {
 
 /// Serves one connection, from its hello to its end.
 fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), String> {
-    let say = |errno: Errno| errno.to_string();
+    let say = |error: SysError| error.to_string();
     let pid = socket::peer(connection).map_err(say)?.pid;
     let mut buffer = [0; MAX_PACKET];
     socket::set_send_timeout(connection, PATIENCE).map_err(say)?;
@@ -317,15 +317,15 @@ fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a 
         let packet = match socket::brings_descriptors(connection) {
             Ok(true) => return Err("it sent a file descriptor, which no request carries".to_owned()),
             Ok(false) => socket::receive(connection, buffer),
-            Err(errno) => Err(errno),
+            Err(error) => Err(error),
         };
         match packet {
             Ok(Received::Packet(length)) => return Ok(buffer.get(..length)),
-            Ok(Received::Closed) | Err(Errno::CONNRESET) => return Ok(None),
+            Ok(Received::Closed) | Err(SysError { errno: Errno::CONNRESET, .. }) => return Ok(None),
             Ok(Received::Truncated) => return Err("a packet is longer than 4096 bytes".to_owned()),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err("it sent nothing for five seconds".to_owned()),
-            Err(errno) => return Err(errno.to_string()),
+            Err(SysError { errno: Errno::INTR, .. }) => {}
+            Err(SysError { errno: Errno::AGAIN, .. }) => return Err("it sent nothing for five seconds".to_owned()),
+            Err(error) => return Err(error.to_string()),
         }
     }
 }
@@ -337,7 +337,7 @@ fn send(connection: &OwnedFd, value: &impl serde::Serialize, descriptor: Option<
         let _raised = descriptor.as_ref().map(|_| capability::raise(CAP_SYS_ADMIN)).transpose()?;
         socket::send(connection, &packet, descriptor.as_ref().map(AsFd::as_fd))
     };
-    send().map_err(|errno| format!("reply: {errno}"))
+    send().map_err(|error| format!("reply: {error}"))
 }
 
 #[cfg(test)]

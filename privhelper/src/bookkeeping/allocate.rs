@@ -11,7 +11,7 @@ use super::create::{check_room, measure};
 use super::grow::grow;
 use super::room::Share;
 use crate::state::{Held, broken, busy, failed, lock_in_time, no_space};
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Called, Errno, Result as SysResult, file};
 
 /// How long one request goes on, give or take a step.
 const PART: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
         return Ok(Reply::Size(old.size));
     }
     let (image, served, size) = (held.open_content(OFlags::RDWR)?, pool.served()?, old.size.get());
-    let inspect = || file::status(&image).map_err(|errno| failed("inspect the image of volume", id, errno));
+    let inspect = || file::status(&image).map_err(|error| failed("inspect the image of volume", id, error));
     let found = inspect()?;
     if found.size != size {
         return Err(broken(format!(
@@ -51,14 +51,14 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
         // Nobody else takes the same room meanwhile.
         let turn = lock_in_time(&served.filesystem.allocating)?;
         let is_free = served.filesystem.space()?.free >= pool.config.reserve.saturating_add(step);
-        if is_free { Ok(Some(turn).filter(|_| begun.elapsed() < PART)) } else { Err(Errno::NOSPC) }
+        if is_free { Ok(Some(turn).filter(|_| begun.elapsed() < PART)) } else { Err(Errno::NOSPC.into()) }
     });
-    let filled = filled.map_err(|errno| match errno {
+    let filled = filled.map_err(|error| match error.errno {
         Errno::NOSPC => no_space(format!(
             "allocate volume {id}: the rest of pool {} is used up or kept in reserve; delete volumes or enlarge the pool",
             pool.config.name
         )),
-        errno => failed("allocate the image of volume", id, errno),
+        _ => failed("allocate the image of volume", id, error),
     })?;
     // Its pod may have given back what earlier requests had allocated: then it begins anew. What the filesystem itself takes
     // for the image counts as well, so that a few blocks may be missing, as they may in any image later.
@@ -82,7 +82,7 @@ pub fn fill_holes<T>(
     while let Some((hole, end)) = file::next_hole(image, from, size)? {
         let step = end.saturating_sub(hole).min(STEP);
         let Some(_held) = may_take(step)? else { return Ok(hole) };
-        rustix::fs::fallocate(image, FallocateFlags::empty(), hole, step)?;
+        rustix::fs::fallocate(image, FallocateFlags::empty(), hole, step).by("fallocate")?;
         from = hole.saturating_add(step);
     }
     Ok(size)

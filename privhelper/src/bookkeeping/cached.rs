@@ -50,7 +50,7 @@ mod tests {
     fn a_figure_is_measured_again_when_it_is_old() {
         for (lasts, second) in [(Duration::MAX, Ok(1)), (Duration::ZERO, Ok(2))] {
             let cached = Cached::new(lasts);
-            assert_eq!(cached.get(|| Err(Errno::IO)), Err(Errno::IO));
+            assert_eq!(cached.get(|| Err(Errno::IO.into())), Err(Errno::IO.into()));
             assert_eq!(cached.get(|| Ok(1)), Ok(1));
             assert_eq!(cached.get(|| Ok(2)), second);
         }
@@ -64,6 +64,6 @@ mod tests {
         assert_eq!(inner, Ok(1));
         let first = Cached::<u8>::new(Duration::ZERO);
         let inner = first.get(|| first.get(|| panic!("two measurements at a time")));
-        assert_eq!(inner, Err(Errno::BUSY));
+        assert_eq!(inner, Err(Errno::BUSY.into()));
     }
 }

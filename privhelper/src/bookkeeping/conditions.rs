@@ -10,8 +10,8 @@ use super::limits::{count, too_many_volumes};
 use super::release::charged;
 use super::room::{Measured, Room};
 use crate::state::{Pool, Served, State};
-use crate::sys::Errno;
 use crate::sys::quota::{Enforcement, ProjectId};
+use crate::sys::{Errno, Result as SysResult};
 
 /// How much more than the limit may be promised before that is a condition: a filesystem takes some space for itself as
 /// it is used.
@@ -63,10 +63,10 @@ pub fn conditions(state: &State, pool: &Pool, served: &Served, finding: &Finding
     if !pool.has_quotas() {
         found.push(Condition::NotEnforced);
     } else if matches!(finding, Finding::Works(..)) {
-        of_quotas(served, &mut found).unwrap_or_else(|errno| {
+        of_quotas(served, &mut found).unwrap_or_else(|error| {
             // Another request is already looking.
-            if errno != Errno::BUSY {
-                found.push(Condition::NotInspected { errno: errno.raw_os_error() });
+            if error.errno != Errno::BUSY {
+                found.push(Condition::NotInspected { errno: error.errno.raw_os_error() });
             }
         });
     }
@@ -86,7 +86,7 @@ fn of_room(pool: &Pool, measured: &Measured, room: &Room) -> Option<Condition> {
     overpromised.then_some(Condition::Overpromised { promised: room.promised, limit: room.limit })
 }
 
-fn of_quotas(served: &Served, found: &mut Vec<Condition>) -> Result<(), Errno> {
+fn of_quotas(served: &Served, found: &mut Vec<Condition>) -> SysResult<()> {
     let (enforcement, bytes) = served.filesystem.quotas()?;
     if enforcement != Enforcement::Enforced {
         found.push(Condition::QuotasOff);

@@ -17,7 +17,7 @@ use crate::state::layout::{self, DATA, IMAGE};
 use crate::state::{Held, Kind, Pool, Record, Served, State, Volume, busy, exists, failed, invalid, no_space};
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::quota::ProjectId;
-use crate::sys::{Errno, Result as SysResult};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult};
 
 /// What a volume begins as a copy of.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<
         let found = volume.record.spec;
         let is_same = found.kind == spec.kind && found.name_hash == spec.name_hash && volume.origin.is_none();
         if Arc::ptr_eq(&volume.pool, pool) && is_same {
-            served.sync_names_again().map_err(|errno| unsynced(id, errno))?;
+            served.sync_names_again().map_err(|error| unsynced(id, error))?;
             return Ok(Reply::Size(found.size));
         }
         return Err(exists(format!("volume {id} exists with other settings")));
@@ -78,11 +78,11 @@ pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: O
     let origin = original.map(|original| Arc::clone(&original.origin));
     held.add(Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) });
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
-    served.sync_names().map_err(|errno| unsynced(id, errno))
+    served.sync_names().map_err(|error| unsynced(id, error))
 }
 
-fn unsynced(id: &VolumeId, errno: Errno) -> Error {
-    failed("sync to disk the creation of volume", id, errno)
+fn unsynced(id: &VolumeId, error: SysError) -> Error {
+    failed("sync to disk the creation of volume", id, error)
 }
 
 /// Promises the volume its share, with a project of its own in a pool with quotas.
@@ -93,7 +93,7 @@ fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, share: Share) -> Resu
         return Ok(None);
     }
     let taken = pool.served()?.filesystem.take_project(|candidate| state.volumes.claim(id, candidate));
-    let taken = taken.map_err(|errno| failed("take a project id in pool", &pool.config.name, errno));
+    let taken = taken.map_err(|error| failed("take a project id in pool", &pool.config.name, error));
     taken.and_then(|taken| taken.ok_or_else(|| no_project(pool)).map(Some)).inspect_err(|_| state.volumes.give_up(id))
 }
 
@@ -103,7 +103,7 @@ fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, share: Share) -> Resu
 /// When that cannot be determined.
 pub fn measure(state: &State, pool: &Pool) -> Result<Measured, Error> {
     let measured = pool.served()?.filesystem.measure(&state.volumes, pool);
-    measured.map_err(|errno| failed("determine the free space of pool", &pool.config.name, errno))
+    measured.map_err(|error| failed("determine the free space of pool", &pool.config.name, error))
 }
 
 /// Checks that a pool can promise a share in addition to what is promised.
@@ -132,9 +132,9 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
     if state.volumes.is_deleted(pool, id.as_str()) {
         return Err(still_there());
     }
-    file::make_directory(&served.directory, &layout::creating_name(id), Mode::RWXU).map_err(|errno| match errno {
+    file::make_directory(&served.directory, &layout::creating_name(id), Mode::RWXU).map_err(|error| match error.errno {
         Errno::EXIST => still_there(),
-        errno => failed("create volume", format_args!("{id}: cannot make its directory"), errno),
+        _ => failed("create volume", format_args!("{id}: cannot make its directory"), error),
     })
 }
 
@@ -151,7 +151,7 @@ fn build(
     original: Option<&Original>,
     admit: impl FnOnce(u64) -> Result<(), Error>,
 ) -> Result<(FileId, u64), Error> {
-    let cannot = |step: &'static str| move |errno| failed("create volume", format_args!("{id}: cannot {step}"), errno);
+    let cannot = |step: &'static str| move |error| failed("create volume", format_args!("{id}: cannot {step}"), error);
     let directory = &served.directory;
     let name = layout::creating_name(id);
     let outer = layout::open_volume(directory, &name).map_err(cannot("open its directory"))?;
@@ -203,9 +203,9 @@ fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
 fn make_image(outer: impl AsFd, size: u64, sparse: bool, template: Option<&[u8]>) -> SysResult<FileId> {
     let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
     if sparse {
-        rustix::fs::ftruncate(&image, size)?;
+        rustix::fs::ftruncate(&image, size).by("ftruncate")?;
     } else {
-        rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, size)?;
+        rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, size).by("fallocate")?;
     }
     if let Some(template) = template {
         layout::mark_filesystem(&image)?;
@@ -222,8 +222,8 @@ fn copy_image(outer: impl AsFd, kind: VolumeKind, size: u64, original: &OwnedFd)
     if Kind::has_filesystem(kind) {
         layout::mark_filesystem(&image)?;
     }
-    rustix::fs::ioctl_ficlone(&image, original)?;
-    rustix::fs::ftruncate(&image, size)?;
+    rustix::fs::ioctl_ficlone(&image, original).by("FICLONE")?;
+    rustix::fs::ftruncate(&image, size).by("ftruncate")?;
     if let VolumeKind::Image { sparse: false, .. } | VolumeKind::Filesystem { sparse: false, .. } = kind {
         fill_holes(&image, 0, size, |_| Ok(Some(())))?;
     }
@@ -235,8 +235,8 @@ fn copy_image(outer: impl AsFd, kind: VolumeKind, size: u64, original: &OwnedFd)
 fn discard(held: &mut Held<'_>, served: &Served) {
     let unfinished = layout::creating_name(held.id);
     let name = served.put_aside(&unfinished).map_or_else(
-        |errno| {
-            log::warning!("cannot move an incomplete volume out of the way volume={} errno={errno}", held.id);
+        |error| {
+            log::warning!("cannot move an incomplete volume out of the way volume={} error={error}", held.id);
             unfinished
         },
         |aside| aside.name,

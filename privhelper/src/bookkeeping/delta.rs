@@ -23,7 +23,7 @@ pub fn delta(state: &State, id: &VolumeId, base: Option<&VolumeId>, from: u64) -
     {
         return Err(invalid(format!("snapshot {id} cannot be compared with one in another pool")));
     }
-    let cannot = |errno| failed("compare snapshot", id, errno);
+    let cannot = |error| failed("compare snapshot", id, error);
     let size = file::status(&snapshot).map_err(cannot)?.size;
     if from > size {
         return Err(invalid(format!("snapshot {id} ends at {size}, before offset {from}")));

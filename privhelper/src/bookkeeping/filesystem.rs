@@ -14,7 +14,7 @@ use super::room::{Measured, Occupied, ProjectIds, Space, notes};
 use crate::state::{InProgress, Kind, Pool, Volumes, layout, lock};
 use crate::sys::capability::raise;
 use crate::sys::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
-use crate::sys::{Errno, Result as SysResult, file, process};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, process};
 
 /// The first of the project ids that the kubelet itself uses (its fsquota package).
 pub const KUBELET_PROJECTS: u32 = 1_048_577;
@@ -140,7 +140,7 @@ impl Filesystem {
         let mut charged = self.uncounted_images(volumes)?;
         let mut others = space.inodes_in_use.saturating_mul(self.inode_size());
         if self.facts.counts_projects {
-            let strays = (*lock(&self.strays))?;
+            let strays = lock(&self.strays).clone()?;
             let occupied = |bytes: u64, inodes: u64| bytes.saturating_add(inodes.saturating_mul(self.inode_size()));
             let system = self.quota(ProjectId(0))?;
             let system = occupied(system.used_bytes, system.used_inodes);
@@ -172,8 +172,8 @@ impl Filesystem {
                     *known = image.allocated.max(*known);
                 }
                 // It was deleted meanwhile.
-                Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
+                Err(SysError { errno: Errno::NOENT, .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(largest.into_values().fold(0, u64::saturating_add))
@@ -187,7 +187,7 @@ impl Filesystem {
 
     /// What the filesystem says of itself. The figures are in the kernel's memory, so this does not wait for a disk.
     pub fn space(&self) -> SysResult<Space> {
-        let found = rustix::fs::fstatvfs(&self.root)?;
+        let found = rustix::fs::fstatvfs(&self.root).by("fstatfs")?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         Ok(Space {
             total: bytes(found.f_blocks),
@@ -201,7 +201,7 @@ impl Filesystem {
     /// How far quotas are switched on, and how many bytes they take.
     pub fn quotas(&self) -> SysResult<(Enforcement, u64)> {
         let (enforcement, blocks) = quota::state(&self.root)?;
-        let block = if self.facts.is_xfs { rustix::fs::fstatvfs(&self.root)?.f_frsize } else { 512 };
+        let block = if self.facts.is_xfs { rustix::fs::fstatvfs(&self.root).by("fstatfs")?.f_frsize } else { 512 };
         Ok((enforcement, blocks.saturating_mul(block)))
     }
 
@@ -237,7 +237,7 @@ impl Filesystem {
 
     /// What was charged to projects that belong to no volume when it was last looked at.
     pub fn strays(&self) -> SysResult<Strays> {
-        *lock(&self.strays)
+        lock(&self.strays).clone()
     }
 
     /// Looks for what is charged to projects that belong to no volume: the owner of a file can move it into any

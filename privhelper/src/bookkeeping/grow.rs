@@ -8,7 +8,7 @@ use super::filesystem::limits;
 use super::log;
 use super::room::Share;
 use crate::state::{Held, Kind, Record, Served, Volume, failed, invalid, wrong_kind};
-use crate::sys::Result as SysResult;
+use crate::sys::{Called, Result as SysResult};
 
 /// Raises a directory volume's quota.
 pub fn set_quota(held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
@@ -21,7 +21,7 @@ pub fn set_inodes(held: Held<'_>, inodes: Inodes) -> Result<Reply, Error> {
     set_limits(held, |volume, served, _| {
         if let Some(project) = volume.project {
             let quota =
-                served.filesystem.quota(project).map_err(|errno| failed("read the quota of volume", id, errno))?;
+                served.filesystem.quota(project).map_err(|error| failed("read the quota of volume", id, error))?;
             let used = quota.used_inodes.saturating_sub(1);
             if inodes.get() < used {
                 return Err(invalid(format!("volume {id} uses {used} inodes: allow as many, or delete files first")));
@@ -61,9 +61,9 @@ pub fn grow_image(held: &mut Held<'_>, kind: Kind, size: Bytes) -> Result<Reply,
         let added = spec.size.get().saturating_sub(old.size.get());
         // Before the end is moved: if there is not enough room, the length never changes.
         if added > 0 && share.preallocated {
-            rustix::fs::fallocate(&image, FallocateFlags::KEEP_SIZE, old.size.get(), added)?;
+            rustix::fs::fallocate(&image, FallocateFlags::KEEP_SIZE, old.size.get(), added).by("fallocate")?;
         }
-        rustix::fs::ftruncate(&image, spec.size.get())
+        rustix::fs::ftruncate(&image, spec.size.get()).by("ftruncate")
     })
 }
 
@@ -96,14 +96,14 @@ pub fn grow(
     };
     let applied = apply(new).inspect_err(|_| {
         // A restart goes by the record, so limit and record must agree: restore both.
-        if let Err(errno) = apply(old) {
-            log::error!("cannot undo a failed expansion volume={} errno={errno}", held.id);
+        if let Err(error) = apply(old) {
+            log::error!("cannot undo a failed expansion volume={} error={error}", held.id);
         }
     });
     held.change(|volume| {
         volume.growth = None;
         volume.record = if applied.is_ok() { new } else { old };
     });
-    applied.map_err(|errno| failed(what, held.id, errno))?;
+    applied.map_err(|error| failed(what, held.id, error))?;
     Ok(Reply::Size(spec.size))
 }

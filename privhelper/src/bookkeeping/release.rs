@@ -12,7 +12,7 @@ use crate::emptier::{Outcome, Report, WAKE, WAKE_IN_PLACE};
 use crate::log;
 use crate::state::{Deleted, Pool, Served, Volumes, failed, lock};
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, file};
 
 /// How far the end of a deleted volume has progressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Deletions {
     /// # Errors
     /// When it is gone: the helper must not continue without it.
     pub fn finish(&self, pool: &Pool, volumes: &Volumes) -> Result<(), Error> {
-        let gone = |errno| failed("receive a report from", "the emptier", errno);
+        let gone = |error: SysError| failed("receive a report from", "the emptier", error);
         let name = &pool.config.name;
         let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
         let mut looked = Instant::now();
@@ -105,12 +105,12 @@ impl Deletions {
                 Ok(Received::Packet(length)) => {
                     let report =
                         buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Report>(packet).ok());
-                    let report = report.ok_or(Errno::BADMSG).map_err(gone)?;
+                    let report = report.ok_or_else(|| gone(Errno::BADMSG.into()))?;
                     volumes.progress(name, report.name.as_str(), Some(progress(&report, Instant::now())));
                 }
-                Ok(_) => return Err(gone(Errno::PIPE)),
-                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
-                Err(errno) => return Err(gone(errno)),
+                Ok(_) => return Err(gone(Errno::PIPE.into())),
+                Err(SysError { errno: Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM, .. }) => {}
+                Err(error) => return Err(gone(error)),
             }
             let missed = lock(&self.missed).take();
             if let Some(in_place) = missed {
@@ -176,7 +176,7 @@ fn find_gone(volumes: &Volumes, pool: &PoolName, now: Instant, is_gone: impl Fn(
 }
 
 fn is_gone(pool: &Pool, name: &str) -> bool {
-    pool.state.as_ref().is_ok_and(|served| file::status_at(&served.directory, name).err() == Some(Errno::NOENT))
+    pool.state.as_ref().is_ok_and(|served| failed_with(&file::status_at(&served.directory, name), Errno::NOENT))
 }
 
 /// The emptied volumes whose projects are to be checked now: name, what is known, and since when they are empty.
@@ -205,8 +205,8 @@ fn release(pool: &Pool, share: Share) -> bool {
         }
         Ok(unused)
     };
-    released().unwrap_or_else(|errno| {
-        log::warning!("cannot release a deleted volume's quota; trying again project={} errno={errno}", project.0);
+    released().unwrap_or_else(|error| {
+        log::warning!("cannot release a deleted volume's quota; trying again project={} error={error}", project.0);
         false
     })
 }

@@ -17,11 +17,11 @@ pub fn sharing(state: &State, id: &VolumeId, from: u64) -> Result<Reply, Error> 
     if kind == Kind::Directory {
         return Err(unsupported(format!("volume {id} is a directory, which shares nothing with other volumes")));
     }
-    let cannot = |errno| failed("inspect the image of volume", id, errno);
+    let cannot = |error| failed("inspect the image of volume", id, error);
     let why = |error| changed(state, id, &seen.volume).unwrap_or(error);
     let opened = layout::open_content(&served.directory, id, kind, OFlags::RDONLY);
     let opened = opened.and_then(|image| Ok((file::status(&image)?, image)));
-    let (found, image) = opened.map_err(|errno| why(cannot(errno)))?;
+    let (found, image) = opened.map_err(|error| why(cannot(error)))?;
     if found.id != seen.volume.content {
         let message = format!("the image of volume {id} was replaced while it was served: put back what was there");
         return Err(why(broken(message)));

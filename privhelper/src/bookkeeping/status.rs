@@ -17,7 +17,7 @@ use crate::ops::{Target, snapshot};
 use crate::state::{Kind, Served, State, Volume, failed, invalid, layout};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::quota::ProjectQuota;
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
 
 /// A volume's settings and usage. If a target is given, the volume must be published there.
 pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
@@ -44,9 +44,9 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
             VolumeKind::Image { .. } | VolumeKind::Snapshot { .. } => fill_in_image(&mut usage, id, served),
             VolumeKind::Filesystem { .. } => fill_in_filesystem(&mut usage, id, volume, served),
         };
-        filled.map_err(|errno| match errno {
-            Errno::NOENT => changed(state, id, volume).unwrap_or_else(|| failed("inspect volume", id, errno)),
-            errno => failed("inspect volume", id, errno),
+        filled.map_err(|error| match error.errno {
+            Errno::NOENT => changed(state, id, volume).unwrap_or_else(|| failed("inspect volume", id, error)),
+            _ => failed("inspect volume", id, error),
         })?;
         // Last, because it is the least: the filesystem may also want larger blocks since files on it share some.
         let is_not_direct = volume.device.is_some_and(|device| !device.direct);
@@ -104,14 +104,14 @@ fn fill_in_filesystem(usage: &mut Usage, id: &VolumeId, volume: &Volume, served:
         && let Some(root) = mounting.root(device.number)?
     {
         // The figures are in the kernel's memory, and there even after it has shut down.
-        let space = rustix::fs::fstatvfs(&root)?;
+        let space = rustix::fs::fstatvfs(&root).by("fstatfs")?;
         let bytes = |blocks: u64| Some(blocks.saturating_mul(space.f_frsize));
         usage.used_bytes = bytes(space.f_blocks.saturating_sub(space.f_bfree));
         usage.available_bytes = bytes(space.f_bavail);
         usage.used_inodes = Some(space.f_files.saturating_sub(space.f_ffree));
         usage.available_inodes = Some(space.f_favail);
         found = match file::status(&root) {
-            Err(Errno::IO) => Some(Condition::FilesystemShutDown),
+            Err(SysError { errno: Errno::IO, .. }) => Some(Condition::FilesystemShutDown),
             root => root.map(|_| None)?,
         };
     }

@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Called, Errno, Result as SysResult, file};
 
 /// Each for images of at least so many bytes. A larger filesystem has larger groups: a mount reads each of them.
 const TEMPLATES: [(u64, &[u8]); 3] = [
@@ -24,14 +24,14 @@ pub const LARGEST: u64 = (16 << 30) * MOST_GROUPS;
 /// superblock (`sb_agblocks`, in blocks of 4096 bytes).
 pub fn most(image: &OwnedFd) -> SysResult<u64> {
     let mut blocks = [0; 4];
-    rustix::io::pread(image, &mut blocks[..], 84)?;
+    rustix::io::pread(image, &mut blocks[..], 84).by("pread")?;
     Ok(u64::from(u32::from_be_bytes(blocks)).saturating_mul(4096 * MOST_GROUPS))
 }
 
 /// How many bytes the filesystem in an image takes, as its superblock says (`sb_dblocks`).
 pub fn size(image: &OwnedFd) -> SysResult<u64> {
     let mut blocks = [0; 8];
-    rustix::io::pread(image, &mut blocks[..], 8)?;
+    rustix::io::pread(image, &mut blocks[..], 8).by("pread")?;
     Ok(u64::from_be_bytes(blocks).saturating_mul(4096))
 }
 
@@ -112,7 +112,7 @@ mod tests {
         let run = [&9_u64.to_le_bytes()[..], &2_u32.to_le_bytes(), b"ab"].concat();
         assert_eq!(write(&image, &run), Ok(()));
         for length in [9, 12, 13] {
-            assert_eq!(write(&image, &run[..length]), Err(Errno::BADMSG), "{length}");
+            assert_eq!(write(&image, &run[..length]), Err(Errno::BADMSG.into()), "{length}");
         }
     }
 }

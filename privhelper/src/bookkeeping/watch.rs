@@ -35,7 +35,7 @@ pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String
     let mut told = false;
     loop {
         let answers = table.wait(&missing.waiting, INTERVAL);
-        let answers = answers.inspect_err(|errno| log::warning!("cannot wait for mounts of the host errno={errno}"));
+        let answers = answers.inspect_err(|error| log::warning!("cannot wait for mounts of the host error={error}"));
         let begun = Instant::now();
         let (mut shortest, times) = PAUSE;
         state.sockets.retire_lost();
@@ -83,8 +83,8 @@ fn look(state: &State, missing: &mut Missing) -> Option<String> {
             }
         }
     });
-    if let Err(errno) = read {
-        log::warning!("cannot look at the host's mounts errno={errno}");
+    if let Err(error) = read {
+        log::warning!("cannot look at the host's mounts error={error}");
     } else {
         missing.pools.iter_mut().zip(left).for_each(|((_, known), left)| *known = left);
         places.iter().for_each(|(place, carrier)| place.is_unmounted.store(carrier.device != place.device, Relaxed));

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_search_among_names_that_a_pod_anticipated_ends_with_its_turn() {
-    let everywhere = file::open_at_start(std::env::temp_dir(), DIRECTORY).expect("a directory");
+    let everywhere = file::open_at_start(&std::env::temp_dir(), DIRECTORY).expect("a directory");
     let own = format!("bulkhead-emptier-{}", std::process::id());
     // The emptier's next names are 1 to 8.
     for below in (1..=8).map(|name| name.to_string()).chain(["deep/d".to_owned()]) {
@@ -20,7 +20,7 @@ fn a_search_among_names_that_a_pod_anticipated_ends_with_its_turn() {
         let result = emptying.move_up(&top, &deep, c"d");
         (result, moved)
     };
-    assert_eq!(turn(now.checked_sub(PATIENCE.saturating_mul(2))), (Err(LONG), 1));
+    assert_eq!(turn(now.checked_sub(PATIENCE.saturating_mul(2))), (Err(LONG.into()), 1));
     // The next turn goes on with the names that have not been tried yet.
     assert_eq!(turn(now.checked_add(PATIENCE)), (Ok(()), 9));
     assert_eq!(file::status_at(&top, "9").map(|status| status.file_type), Ok(FileType::Directory));

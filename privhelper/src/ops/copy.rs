@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use super::filesystem::{check_growth, check_mark, root};
 use crate::bookkeeping::{Original, check_filesystem, make};
 use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
-use crate::sys::{Result as SysResult, extents, file};
+use crate::sys::{Called, Result as SysResult, extents, file};
 
 /// Takes a snapshot of a volume. If it already exists, nothing is done, whatever has become of the volume.
 pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash) -> Result<Reply, Error> {
@@ -29,7 +29,7 @@ pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash
         let spec = VolumeSpec { size: volume.record.spec.size, kind: VolumeKind::Snapshot { of }, name_hash };
         let (pool, mut original) = (Arc::clone(&volume.pool), original(&source, volume)?);
         let written = extents::written(&original.image);
-        original.written = written.map_err(|errno| failed("measure the image of volume", source.id, errno))?;
+        original.written = written.map_err(|error| failed("measure the image of volume", source.id, error))?;
         make(&mut held, &pool, spec, Some(&original))?;
     }
     let made = held.known().and_then(|volume| snapshot(held.id, volume));
@@ -97,7 +97,7 @@ fn is_there(held: &Held<'_>, source: &VolumeId, is_same: impl Fn(&VolumeSpec) ->
         )));
     }
     let synced = volume.pool.served()?.sync_names_again();
-    synced.map(|()| true).map_err(|errno| failed("sync to disk the creation of volume", held.id, errno))
+    synced.map(|()| true).map_err(|error| failed("sync to disk the creation of volume", held.id, error))
 }
 
 /// Checks that a volume may begin as a copy of another.
@@ -153,7 +153,7 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         }
         Ok(found)
     };
-    let extents = prepare().map_err(|errno| failed("prepare a copy of volume", id, errno))?;
+    let extents = prepare().map_err(|error| failed("prepare a copy of volume", id, error))?;
     let limit = pool.config.extents;
     if extents > limit {
         let message = format!(
@@ -176,7 +176,7 @@ fn flush(state: &State, volume: &Volume) -> SysResult<()> {
     let Some(device) = volume.device else { return Ok(()) };
     match volume.kind() {
         Kind::Filesystem => match root(volume)? {
-            Some(root) => rustix::fs::syncfs(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?),
+            Some(root) => rustix::fs::syncfs(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?).by("syncfs"),
             None => Ok(()),
         },
         _ => file::sync(state.loops.open_existing(device.number)?),
@@ -190,5 +190,5 @@ pub fn open_snapshot(state: &State, id: &VolumeId) -> Result<(Seen, OwnedFd), Er
         return Err(wrong_kind(id, Kind::Snapshot));
     }
     let image = layout::open_content(&seen.volume.pool.served()?.directory, id, Kind::Snapshot, OFlags::RDONLY);
-    image.map(|image| (seen, image)).map_err(|errno| failed("open snapshot", id, errno))
+    image.map(|image| (seen, image)).map_err(|error| failed("open snapshot", id, error))
 }

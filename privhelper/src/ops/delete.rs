@@ -6,7 +6,7 @@ use rustix::fs::OFlags;
 use super::loops::{check_unknown_detached, detach};
 use super::target::{check_unknown_unmounted, check_unpublished};
 use crate::state::{Held, Kind, failed, layout, refused};
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
 
 /// Which volumes a request may delete, of those that are published nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +50,12 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable, call: CallId) -> Result<
     let Some(volume) = held.known() else { return absent(&held) };
     let pool = volume.pool.clone();
     let served = pool.served()?;
-    let aside = served.put_aside(held.id.as_str()).map_err(|errno| failed("delete volume", held.id, errno))?;
+    let aside = served.put_aside(held.id.as_str()).map_err(|error| failed("delete volume", held.id, error))?;
     held.delete(&aside.name, call);
     served.deletions.wake(aside.name == held.id.as_str());
     // If this failed, the volume is gone for all to see, but only a repeated request may report success: a power cut
     // could bring it back.
-    aside.synced.map_err(|errno| failed("sync to disk the deletion of volume", held.id, errno))?;
+    aside.synced.map_err(|error| failed("sync to disk the deletion of volume", held.id, error))?;
     Ok(Reply::Done)
 }
 
@@ -63,11 +63,11 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable, call: CallId) -> Result<
 /// first use, which its record does not say. A data directory that is empty is gone after this.
 fn is_empty(held: &Held<'_>) -> Result<bool, Error> {
     let Some(volume) = held.known() else { return Ok(true) };
-    let fail = |errno| failed("look for data in volume", held.id, errno);
+    let fail = |error| failed("look for data in volume", held.id, error);
     match volume.kind() {
         Kind::Directory => match layout::remove_empty_data(&volume.pool.served()?.directory, held.id) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
-            Err(Errno::NOENT) => Ok(true),
+            Err(SysError { errno: Errno::NOTEMPTY | Errno::EXIST, .. }) => Ok(false),
+            Err(SysError { errno: Errno::NOENT, .. }) => Ok(true),
             removed => removed.map(|()| true).map_err(fail),
         },
         // What it holds from the beginning is no tenant's.
@@ -82,7 +82,7 @@ fn absent(held: &Held<'_>) -> Result<Reply, Error> {
         Ok(served) => served.sync_names_again(),
         Err(_) => Ok(()),
     });
-    synced.map_err(|errno| failed("sync to disk the deletion of volume", held.id, errno))?;
+    synced.map_err(|error| failed("sync to disk the deletion of volume", held.id, error))?;
     match held.state.unknown(held.id) {
         error if error.kind == ErrorKind::NotFound => {}
         error => return Err(error),

@@ -15,7 +15,7 @@ use crate::state::{
     Device, Held, Kind, Mounting, Served, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
 };
 use crate::sys::capability::raise;
-use crate::sys::{Errno, Result as SysResult, file, xfs};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, xfs};
 
 /// Mounts the filesystem in a volume's image.
 pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {
@@ -39,13 +39,13 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
         let root = served.mounting.as_ref().map(|mounting| mounting.root(device.number)).transpose()?.flatten();
         root.map_or(Ok(()), |root| grow(&root, volume.record.spec.size))
     };
-    grown().map_err(|errno| failed("grow the filesystem of volume", held.id, errno))?;
+    grown().map_err(|error| failed("grow the filesystem of volume", held.id, error))?;
     Ok(reply)
 }
 
 /// Checks that the filesystem in an image may be made that large.
 pub fn check_growth(id: &VolumeId, image: &OwnedFd, from: Bytes, to: Bytes) -> Result<(), Error> {
-    let most = template::most(image).map_err(|errno| failed("read the superblock of volume", id, errno))?;
+    let most = template::most(image).map_err(|error| failed("read the superblock of volume", id, error))?;
     if to <= from || to.get() <= most {
         return Ok(());
     }
@@ -63,7 +63,7 @@ pub fn check_growth(id: &VolumeId, image: &OwnedFd, from: Bytes, to: Bytes) -> R
 /// Checks that the image of a volume is marked if a filesystem was made in it, before that is mounted, or copied into one
 /// that is: the number of its inode, which was compared, may be that of another file by now.
 pub fn check_mark(id: &VolumeId, volume: &Volume, image: &OwnedFd) -> Result<(), Error> {
-    let is_marked = layout::is_filesystem(image).map_err(|errno| failed("inspect the image of volume", id, errno))?;
+    let is_marked = layout::is_filesystem(image).map_err(|error| failed("inspect the image of volume", id, error))?;
     if is_marked == Kind::has_filesystem(volume.record.spec.kind) {
         return Ok(());
     }
@@ -87,7 +87,7 @@ pub fn directory(held: &Held<'_>) -> Result<OwnedFd, Error> {
         let root = volume.device.map(|device| mounting.root(device.number)).transpose()?.flatten();
         root.map(|root| file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY)).transpose()
     };
-    let opened = open().map_err(|errno| failed("open the directory of volume", held.id, errno))?;
+    let opened = open().map_err(|error| failed("open the directory of volume", held.id, error))?;
     opened.ok_or_else(|| invalid(format!("the filesystem of volume {} is not mounted; mount it first", held.id)))
 }
 
@@ -95,9 +95,9 @@ pub fn directory(held: &Held<'_>) -> Result<OwnedFd, Error> {
 pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
     let Some(volume) = held.known().filter(|volume| volume.kind() == Kind::Filesystem) else { return Ok(()) };
     let (Some(device), Some(mounting)) = (volume.device, &volume.pool.served()?.mounting) else { return Ok(()) };
-    mounting.release(device.number).map_err(|errno| match errno {
+    mounting.release(device.number).map_err(|error| match error.errno {
         Errno::BUSY => busy(format!("the filesystem of volume {} is in use; try again", held.id)),
-        errno => failed("unmount the filesystem of volume", held.id, errno),
+        _ => failed("unmount the filesystem of volume", held.id, error),
     })
 }
 
@@ -117,11 +117,11 @@ pub fn take_over_filesystems(state: &State) {
             true => Ok(()),
             false => mounting.make(number).and_then(|mount| mounting.keep(number, &mount)),
         };
-        if let Err(errno) = keep() {
+        if let Err(error) = keep() {
             log::warning!(
-                "the filesystem of a volume is out of reach until it is published anew volume={id} errno={errno}"
+                "the filesystem of a volume is out of reach until it is published anew volume={id} error={error}"
             );
-            held.change(|volume| volume.unmountable = Some(errno));
+            held.change(|volume| volume.unmountable = Some(error.errno));
         }
     }
 }
@@ -143,8 +143,9 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
     let mounting = mounting(held, pool.served()?)?;
     let id = held.id;
     // Whatever the kernel says of an image, such volumes are supported here.
-    let cannot = |errno| {
-        let error = failed("mount the filesystem of volume", id, errno);
+    let cannot = |error: SysError| {
+        let errno = error.errno;
+        let error = failed("mount the filesystem of volume", id, error);
         let kind = if errno == Errno::BUSY { error.kind } else { ErrorKind::Io(errno.raw_os_error()) };
         Error { kind, ..error }
     };
@@ -153,11 +154,11 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
             record_numbers(held)?;
             match mounting.root(device.number).map_err(cannot)?.map(file::status) {
                 Some(Ok(_)) => return Ok(device),
-                Some(Err(errno)) if is_published => {
+                Some(Err(error)) if is_published => {
                     return Err(Error::new(
-                        ErrorKind::Io(errno.raw_os_error()),
+                        ErrorKind::Io(error.errno.raw_os_error()),
                         format!(
-                            "the filesystem of volume {id} has shut down: {errno}; unpublish the volume everywhere, and it is mounted anew; see the kernel's log"
+                            "the filesystem of volume {id} has shut down: {error}; unpublish the volume everywhere, and it is mounted anew; see the kernel's log"
                         ),
                     ));
                 }
@@ -195,13 +196,14 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
         mounting.keep(device.number, &mount)
     };
     let failure = mounted().err();
-    held.change(|volume| volume.unmountable = failure.filter(|errno| *errno != Errno::BUSY));
-    let Some(errno) = failure else { return Ok(device) };
+    let errno = failure.as_ref().map(|error| error.errno);
+    held.change(|volume| volume.unmountable = errno.filter(|errno| *errno != Errno::BUSY));
+    let Some(error) = failure else { return Ok(device) };
     if !is_published {
         // If this fails too, the device stays attached, which the next attempt finds.
         let _ = detach(held);
     }
-    Err(cannot(errno))
+    Err(cannot(error))
 }
 
 /// Makes a filesystem, given a descriptor of its root, as large as its image.
@@ -214,7 +216,7 @@ fn grow(root: &OwnedFd, size: Bytes) -> SysResult<()> {
 /// Makes the directory that is published in a filesystem, unless it is there.
 fn prepare(root: &OwnedFd, mode: Mode) -> SysResult<()> {
     match file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY) {
-        Err(Errno::NOENT) => {
+        Err(SysError { errno: Errno::NOENT, .. }) => {
             file::make_directory(root, DATA, mode)?;
             file::sync(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?)
         }

@@ -7,7 +7,7 @@ use super::filesystem::let_go;
 use super::mark_used;
 use super::target::check_unpublished;
 use crate::state::{Device, Held, Kind, State, busy, failed, in_use, label, wrong_kind};
-use crate::sys::{Errno, loopdevice};
+use crate::sys::{Errno, failed_with, loopdevice};
 
 /// Attaches a block volume's image to a loop device.
 pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> {
@@ -44,16 +44,17 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
 pub fn attach(held: &mut Held<'_>, block_size: BlockSize, read_only: bool) -> Result<Device, Error> {
     let image = held.open_content(OFlags::RDWR)?;
     mark_used(held)?;
-    let device = held.state.loops.attach(held.id, &image, block_size, read_only).map_err(|errno| match errno {
-        Errno::NODEV => {
-            busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
-        }
-        Errno::BUSY => busy(format!(
-            "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
-            held.id
-        )),
-        errno => failed("attach volume", held.id, errno),
-    })?;
+    let device =
+        held.state.loops.attach(held.id, &image, block_size, read_only).map_err(|error| match error.errno {
+            Errno::NODEV => {
+                busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
+            }
+            Errno::BUSY => busy(format!(
+                "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
+                held.id
+            )),
+            _ => failed("attach volume", held.id, error),
+        })?;
     held.change(|volume| volume.device = Some(device));
     record_numbers(held)?;
     Ok(device)
@@ -63,7 +64,7 @@ pub fn attach(held: &mut Held<'_>, block_size: BlockSize, read_only: bool) -> Re
 pub fn record_numbers(held: &Held<'_>) -> Result<(), Error> {
     let Some(volume) = held.known().filter(|volume| volume.device.is_some()) else { return Ok(()) };
     let recorded = volume.pool.served()?.record_numbers(held.state.loops.used());
-    recorded.map_err(|errno| failed("note the loop device of volume", held.id, errno))
+    recorded.map_err(|error| failed("note the loop device of volume", held.id, error))
 }
 
 /// Detaches the loop device of a volume, whose kind is asked for, after the filesystem on it was unmounted if it has one.
@@ -83,7 +84,7 @@ pub fn loop_resize(held: &Held<'_>) -> Result<Reply, Error> {
     let (volume, _) = held.existing(Kind::Block)?;
     if let Some(device) = volume.device {
         let resized = held.state.loops.refresh(device.number, volume.content);
-        resized.map_err(|errno| failed("resize the device of volume", held.id, errno))?;
+        resized.map_err(|error| failed("resize the device of volume", held.id, error))?;
     }
     Ok(Reply::Size(volume.record.spec.size))
 }
@@ -102,7 +103,7 @@ pub fn detach(held: &mut Held<'_>) -> Result<(), Error> {
         return Ok(());
     };
     let left = held.state.loops.detach(held.id, device, image);
-    let left = left.map_err(|errno| failed("detach volume", held.id, errno))?;
+    let left = left.map_err(|error| failed("detach volume", held.id, error))?;
     held.change(|volume| volume.device = left);
     match left {
         None => Ok(()),
@@ -118,7 +119,7 @@ pub fn attached(held: &mut Held<'_>) -> Result<Option<Device>, Error> {
         return Ok(None);
     };
     let revived = held.state.loops.revive(held.id, device, image);
-    let revived = revived.map_err(|errno| failed("inspect the device of volume", held.id, errno))?;
+    let revived = revived.map_err(|error| failed("inspect the device of volume", held.id, error))?;
     if revived.is_some_and(|now| now != device) {
         held.change(|volume| volume.device = revived);
     }
@@ -139,8 +140,8 @@ fn absent(state: &State, id: &VolumeId) -> Result<Reply, Error> {
 /// # Errors
 /// `InUse` when one was at start, and still is.
 pub fn check_unknown_detached(state: &State, id: &VolumeId) -> Result<(), Error> {
-    let is_bound =
-        |number: &&u32| state.loops.open_existing(**number).and_then(loopdevice::binding) != Err(Errno::NXIO);
+    let binding = |number: u32| state.loops.open_existing(number).and_then(loopdevice::binding);
+    let is_bound = |number: &&u32| !failed_with(&binding(**number), Errno::NXIO);
     match state.attached.get(label(id)).and_then(|numbers| numbers.iter().find(is_bound)) {
         None => Ok(()),
         Some(number) => Err(in_use(format!(

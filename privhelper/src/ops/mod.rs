@@ -29,7 +29,7 @@ fn mark_used(held: &mut Held<'_>) -> Result<(), Error> {
     let Some(volume) = held.known().filter(|volume| volume.record.unused) else { return Ok(()) };
     let record = Record { unused: false, ..volume.record };
     let written = record.write_to(&volume.pool.served()?.directory, held.id);
-    written.map_err(|errno| failed("write down the first use of volume", held.id, errno))?;
+    written.map_err(|error| failed("write down the first use of volume", held.id, error))?;
     held.change(|volume| volume.record = record);
     Ok(())
 }

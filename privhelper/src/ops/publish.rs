@@ -45,7 +45,7 @@ pub fn make_device(mut held: Held<'_>, at: HeldTarget<'_>, exclusive: bool) -> R
     let flags = MountFlags { read_only: device.read_only, ..MountFlags::default() };
     publish(held, &target, flags, exclusive, |held| {
         let node = held.state.loops.node(device.number);
-        let node = node.map_err(|errno| failed("open the device of volume", held.id, errno))?;
+        let node = node.map_err(|error| failed("open the device of volume", held.id, error))?;
         // Read-only is a property of the device: a read-only mount of its node would not prevent writes.
         Ok((node, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC))
     })

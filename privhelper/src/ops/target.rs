@@ -20,7 +20,7 @@ use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Errno, Result as SysResult};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with};
 
 /// A target, with the directory that holds it open.
 pub struct Target<'a> {
@@ -104,7 +104,7 @@ pub fn check_unknown_unmounted(state: &State, id: &VolumeId) -> Result<(), Error
             found = Some(mount.point.clone());
         }
     });
-    read.map_err(|errno| failed("look at the host's mounts of volume", id, errno))?;
+    read.map_err(|error| failed("look at the host's mounts of volume", id, error))?;
     match found {
         None => Ok(()),
         Some(point) => Err(in_use(format!(
@@ -132,7 +132,7 @@ pub fn still_published(held: &mut Held<'_>, except: Option<&TargetPath>) -> Opti
 /// the mount itself does or, where it cannot be asked, that nothing is mounted in the directory in which it was.
 pub fn is_gone(state: &State, published: &Published) -> bool {
     match published.proof {
-        Proof::Id(id) => mount::find(id) == Err(Errno::NOENT),
+        Proof::Id(id) => failed_with(&mount::find(id), Errno::NOENT),
         Proof::Place(parent) => {
             let is_free = || -> Result<bool, Error> {
                 let target = Target::open(state.publish_directory(&published.target)?, &published.target)?;
@@ -146,7 +146,7 @@ pub fn is_gone(state: &State, published: &Published) -> bool {
 /// What will prove that a mount in this directory is gone. Its id does only if the kernel can be asked for it: the
 /// filter of a service manager may be older than statmount(2).
 fn proof(unique: Option<NonZeroU64>, parent: FileId) -> Proof {
-    let is_found = |id: &NonZeroU64| matches!(mount::find(*id), Ok(()) | Err(Errno::OVERFLOW));
+    let is_found = |id: &NonZeroU64| matches!(mount::find(*id), Ok(()) | Err(SysError { errno: Errno::OVERFLOW, .. }));
     unique.filter(is_found).map_or(Proof::Place(parent), Proof::Id)
 }
 
@@ -180,7 +180,7 @@ impl<'a> Target<'a> {
     /// into another mount, or when users other than root may change a directory on it.
     pub fn open(below: &'a PublishDirectory, path: &'a TargetPath) -> Result<Self, Error> {
         let parent = below.open_parent(&path.path);
-        let parent = parent.map_err(|Obstacle { errno, directory }| match errno {
+        let parent = parent.map_err(|Obstacle { error, directory }| match error.errno {
             Errno::NOENT | Errno::NOTDIR => {
                 Error::new(ErrorKind::NotFound, format!("the directory of target {path} does not exist"))
             }
@@ -192,7 +192,7 @@ impl<'a> Target<'a> {
                     "{directory}, on the way to target {path}, can be changed by users other than root; run: chown root {directory}; chmod go-w {directory}"
                 ))
             }
-            errno => failed("open the directory of target", path, errno),
+            _ => failed("open the directory of target", path, error),
         })?;
         Ok(Self { path, below, parent, name: path.path.split_last().1 })
     }
@@ -208,25 +208,25 @@ impl<'a> Target<'a> {
 
     /// The id of the directory that holds the target.
     fn parent_id(&self) -> Result<FileId, Error> {
-        Ok(file::status(&self.parent).map_err(|errno| failed("inspect the directory of target", self.path, errno))?.id)
+        Ok(file::status(&self.parent).map_err(|error| failed("inspect the directory of target", self.path, error))?.id)
     }
 
     /// What is at the target, if anything.
     pub fn status(&self) -> Result<Option<Status>, Error> {
         match file::status_at(&self.parent, self.name) {
             Ok(status) => Ok(Some(status)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("inspect target", self.path, errno)),
+            Err(SysError { errno: Errno::NOENT, .. }) => Ok(None),
+            Err(error) => Err(failed("inspect target", self.path, error)),
         }
     }
 
     /// The root of what is mounted at the target, if anything, to compare it with a volume.
     pub fn mount(&self, state: &State, volume: Option<&Volume>) -> Result<Option<Mounted>, Error> {
-        let cannot = |errno| failed("inspect target", self.path, errno);
+        let cannot = |error| failed("inspect target", self.path, error);
         match file::status_at(&self.parent, self.name) {
             Ok(status) => Ok(status.mount_root.then_some(Mounted::Seen(status))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(Errno::IO) => {
+            Err(SysError { errno: Errno::NOENT, .. }) => Ok(None),
+            Err(SysError { errno: Errno::IO, .. }) => {
                 // The filesystem of its directory answers.
                 file::status(&self.parent).map_err(cannot)?;
                 if volume.is_some_and(|volume| volume.kind() == Kind::Filesystem) {
@@ -240,7 +240,7 @@ impl<'a> Target<'a> {
                 let there = file::open_entry(&self.parent, self.name).and_then(file::filesystem_id).map_err(cannot)?;
                 Ok(Some(Mounted::Unreadable(Some(there))))
             }
-            Err(errno) => Err(cannot(errno)),
+            Err(error) => Err(cannot(error)),
         }
     }
 
@@ -252,7 +252,7 @@ impl<'a> Target<'a> {
         } else {
             file::make_directory(&self.parent, self.name, Mode::from_raw_mode(DIRECTORY_MODE))
         };
-        made.map_err(|errno| failed("make target", self.path, errno))
+        made.map_err(|error| failed("make target", self.path, error))
     }
 
     /// Removes a target that is an empty directory or an empty file, and not a mount. If a kind of volume is wanted
@@ -275,9 +275,9 @@ impl<'a> Target<'a> {
             (FileType::RegularFile, _) => return Err(incompatible("is a file with content; remove it")),
             _ => return Err(incompatible("is neither a directory nor a file; remove it")),
         };
-        removed.map_err(|errno| match errno {
+        removed.map_err(|error| match error.errno {
             Errno::NOTEMPTY | Errno::EXIST => incompatible("is a directory that is not empty; empty it"),
-            errno => failed("remove target", self.path, errno),
+            _ => failed("remove target", self.path, error),
         })
     }
 
@@ -307,10 +307,10 @@ impl<'a> Target<'a> {
             mount::attach(&mount, &entry)?;
             Ok((source, unique))
         };
-        let (source, unique) = bound().map_err(|errno| {
+        let (source, unique) = bound().map_err(|error| {
             // Nothing is mounted: remove the target again.
             let _ = self.clear(None);
-            failed("publish at target", self.path, errno)
+            failed("publish at target", self.path, error)
         })?;
         Ok(self.published(source, wanted, proof(unique, parent)))
     }
@@ -329,7 +329,7 @@ impl<'a> Target<'a> {
             return Ok(None);
         };
         let unique = mount::unique_id(&self.parent, self.name);
-        let unique = unique.map_err(|errno| failed("inspect target", self.path, errno))?;
+        let unique = unique.map_err(|error| failed("inspect target", self.path, error))?;
         Ok(Some(self.published(status.id, flags, proof(unique, self.parent_id()?))))
     }
 
@@ -340,11 +340,11 @@ impl<'a> Target<'a> {
     pub fn unmount(&self) -> Result<(), Error> {
         let unmounted =
             raise(Capability::CAP_SYS_ADMIN).and_then(|_raised| mount::unmount_entry(self.parent.as_fd(), self.name));
-        unmounted.map_err(|errno| match errno {
+        unmounted.map_err(|error| match error.errno {
             Errno::BUSY => {
                 busy(format!("target {} is busy: a process or a mount inside the volume uses it", self.path))
             }
-            errno => failed("unmount target", self.path, errno),
+            _ => failed("unmount target", self.path, error),
         })
     }
 }

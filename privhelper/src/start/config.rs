@@ -145,7 +145,7 @@ impl Config {
 
     fn read_file(&mut self, path: &str) -> Result<(), String> {
         let content = file::open_at_start(path, OFlags::RDONLY).and_then(|file| file::read_up_to(file, MAX_FILE));
-        let content = content.map_err(|errno| format!("cannot read {path}: {errno}"))?;
+        let content = content.map_err(|error| format!("cannot read {path}: {error}"))?;
         let text = String::from_utf8_lossy(&content);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             match line.split_once([' ', '\t', '=']).unwrap_or((line, "")) {

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use super::config::Config;
 use super::mounts::{Mounts, Position};
 use crate::log::shown;
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
 
 /// What a directory is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub type Open = fn(&Config, &Path) -> SysResult<(PathBuf, OwnedFd)>;
 /// The kernel's error.
 pub fn open_or_make(config: &Config, path: &Path) -> SysResult<(PathBuf, OwnedFd)> {
     let directory = match (open(path), config.below_kubelet(path)) {
-        (Err(Errno::NOENT), Some((kubelet, below))) => {
+        (Err(SysError { errno: Errno::NOENT, .. }), Some((kubelet, below))) => {
             let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP;
             file::make_directories(open(kubelet)?.as_fd(), &below.to_string_lossy(), mode)
         }
@@ -82,7 +82,7 @@ impl Directory {
     /// A sentence when it cannot be inspected, or is not there any more.
     pub fn position(&self, mounts: &Mounts) -> Result<Position, String> {
         let status = file::status(&self.descriptor);
-        let status = status.map_err(|errno| format!("cannot inspect {}: {errno}", shown(&self.path)))?;
+        let status = status.map_err(|error| format!("cannot inspect {}: {error}", shown(&self.path)))?;
         Position::of(&self.real_path, status.mount_id, mounts)
     }
 
@@ -92,7 +92,7 @@ impl Directory {
     /// A sentence on what is wrong and how to fix it.
     pub fn check_owner(&self) -> Result<(), String> {
         let path = shown(&self.path).to_string();
-        let status = file::status(&self.descriptor).map_err(|errno| format!("cannot inspect {path}: {errno}"))?;
+        let status = file::status(&self.descriptor).map_err(|error| format!("cannot inspect {path}: {error}"))?;
         if file::is_open_to_others(&status) {
             return Err(format!(
                 "{path} can be changed by users other than root, who could hide a mount in it; run: chown root {path}; chmod go-w {path}"

@@ -17,7 +17,7 @@ use crate::log::shown;
 use crate::state::layout::MARKER;
 use crate::state::{PoolConfig, Way};
 use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
-use crate::sys::{Errno, Result as SysResult, file, socket};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, socket};
 
 /// What keeps other helpers from serving filesystems, by the filesystem's device.
 pub type Claims = BTreeMap<(u32, u32), OwnedFd>;
@@ -66,14 +66,14 @@ impl Host {
 /// One sentence on what is wrong and how to fix it. A pool's own problem is in its entry instead.
 pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, String> {
     check_kernel(&rustix::system::uname().release().to_string_lossy())?;
-    let say = |what: &'static str| move |errno: Errno| format!("cannot open {what}: {errno}");
+    let say = |what: &'static str| move |error: SysError| format!("cannot open {what}: {error}");
     let table = || MountTable::open().map_err(say("/proc/self/mountinfo"));
     let mut tables = [table()?, table()?, table()?];
     let [whole, ..] = &mut tables;
     let mounts = mounts::read(whole)?;
     let devices = file::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY).map_err(say("/sys/block"))?;
     let loop_control = file::open_at_start("/dev/loop-control", OFlags::RDWR)
-        .map_err(|errno| format!("cannot open /dev/loop-control: {errno}; load the loop module (modprobe loop)"))?;
+        .map_err(|error| format!("cannot open /dev/loop-control: {error}; load the loop module (modprobe loop)"))?;
     let max_part = file::open_at_start(MAX_PART, OFlags::RDONLY).and_then(|file| file::read_up_to(file, 16));
     if max_part.is_ok_and(|value| !value.starts_with(b"0")) {
         return Err("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part".to_owned());
@@ -83,7 +83,7 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, String
     let find = |role: Role, wanted: &Path| {
         let directory =
             open(config, wanted).and_then(|(path, descriptor)| Directory::new(role, wanted, path, descriptor));
-        directory.map_err(|errno| format!("cannot open the directory {}: {errno}", shown(wanted)))
+        directory.map_err(|error| format!("cannot open the directory {}: {error}", shown(wanted)))
     };
     let (mut publish, mut places) = (Vec::new(), Vec::new());
     for wanted in &config.publish {
@@ -136,7 +136,7 @@ pub fn mark_and_wait(host: &mut Host) {
 
 fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims) -> Result<(), String> {
     let directory = &found.directory.descriptor;
-    let cannot = |errno| format!("cannot write {}/{MARKER}: {errno}", shown(&config.directory));
+    let cannot = |error| format!("cannot write {}/{MARKER}: {error}", shown(&config.directory));
     if found.marker.is_none() {
         found.marker = Some(marker::make(directory, Some(&config.name)).map_err(cannot)?);
     }
@@ -144,9 +144,9 @@ fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims
     marker::claim(directory, config)?;
     let device = file::status(directory).map_err(cannot)?.id.device;
     if let Entry::Vacant(entry) = claims.entry(device) {
-        entry.insert(claim(device).map_err(|errno| match errno {
+        entry.insert(claim(device).map_err(|error| match error.errno {
             Errno::ADDRINUSE => "another helper serves a pool on the same filesystem, and the two would promise its room twice; serve both pools with one helper".to_owned(),
-            errno => format!("cannot keep other helpers from its filesystem: {errno}"),
+            _ => format!("cannot keep other helpers from its filesystem: {error}"),
         })?);
     }
     Ok(())

@@ -18,7 +18,7 @@ use super::pool::{Candidate, HostPool};
 use crate::log::shown;
 use crate::state::{PoolConfig, SocketPlace};
 use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Errno, Result as SysResult, file, process};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, process};
 
 /// The jail, seen from inside. Every directory is open, but nothing mounted below a publish directory is.
 #[derive(Debug)]
@@ -60,7 +60,11 @@ impl Directory {
     /// the same one again.
     fn reopen(&self) -> SysResult<OwnedFd> {
         let again = directory::open(&self.path)?;
-        if file::status(&again)?.id == file::status(&self.descriptor)?.id { Ok(again) } else { Err(Errno::STALE) }
+        if file::status(&again)?.id == file::status(&self.descriptor)?.id {
+            Ok(again)
+        } else {
+            Err(Errno::STALE.into())
+        }
     }
 
     fn clone_mount(&self) -> SysResult<OwnedFd> {
@@ -85,7 +89,7 @@ impl Directory {
     /// Opens the directory in the jail.
     fn open_inside(&self) -> SysResult<OwnedFd> {
         let access = if matches!(self.role, Role::Pool(_)) { OFlags::RDONLY } else { OFlags::PATH };
-        file::open_at_start(self.role.point(), access | OFlags::DIRECTORY)
+        file::open_at_start(&self.role.point(), access | OFlags::DIRECTORY)
     }
 }
 
@@ -94,16 +98,16 @@ impl Directory {
 /// # Errors
 /// A sentence that names the step or the directory.
 pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
-    let step = |what: &'static str| move |errno: Errno| format!("cannot enter the jail: {what}: {errno}");
-    let at = |directory: &Directory, errno| format!("cannot enter the jail: show {}: {errno}", shown(&directory.path));
+    let step = |what: &'static str| move |error: SysError| format!("cannot enter the jail: {what}: {error}");
+    let at = |directory: &Directory, error| format!("cannot enter the jail: show {}: {error}", shown(&directory.path));
     process::own_namespaces().map_err(step("unshare its namespaces"))?;
     let mut clones = Vec::new();
     for directory in host.directories() {
-        clones.push((directory, directory.clone_mount().map_err(|errno| at(directory, errno))?));
+        clones.push((directory, directory.clone_mount().map_err(|error| at(directory, error))?));
     }
     mount::make_all_private().map_err(step("make mounts private"))?;
     for (directory, clone) in &clones {
-        directory.restrict(clone).map_err(|errno| at(directory, errno))?;
+        directory.restrict(clone).map_err(|error| at(directory, error))?;
     }
 
     let root = mount::tmpfs("bulkhead", ROOT_LIMITS).map_err(step("make its root"))?;
@@ -116,7 +120,7 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
     let hang =
         |clone: &OwnedFd, point: &str| mount::attach(clone, file::make_directories(root.as_fd(), point, Mode::RWXU)?);
     for (directory, clone) in &clones {
-        hang(clone, &directory.role.point()).map_err(|errno| at(directory, errno))?;
+        hang(clone, &directory.role.point()).map_err(|error| at(directory, error))?;
     }
     hang(&nodes, NODES).map_err(step("hang the device nodes"))?;
     for pool in config.pools.iter().filter(|pool| pool.filesystems > 0) {
@@ -125,10 +129,10 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
     }
     mount::set_flags(&root, MountAttrFlags::MOUNT_ATTR_RDONLY).map_err(step("make its root read-only"))?;
 
-    rustix::process::fchdir(&root).map_err(step("enter its root"))?;
+    rustix::process::fchdir(&root).by("fchdir").map_err(step("enter its root"))?;
     drop((root, nodes, clones, covered));
-    mount::pivot_to_working_directory().map_err(|errno| {
-        format!("cannot enter the jail: pivot_root: {errno}; EINVAL means that the host runs from its initramfs")
+    mount::pivot_to_working_directory().map_err(|error| {
+        format!("cannot enter the jail: {error}; EINVAL means that the host runs from its initramfs")
     })?;
     open(config, host, source).map_err(step("open its directories"))
 }
@@ -148,7 +152,7 @@ fn open(config: &Config, host: &Host, source: String) -> SysResult<Jail> {
     let mut points: Vec<_> = host.directories().map(|directory| directory.role.point()).collect();
     let mut places = BTreeMap::new();
     for pool in config.pools.iter().filter(|pool| pool.filesystems > 0) {
-        places.insert(pool.name.clone(), file::open_at_start(mounting(pool), OFlags::PATH | OFlags::DIRECTORY)?);
+        places.insert(pool.name.clone(), file::open_at_start(&mounting(pool), OFlags::PATH | OFlags::DIRECTORY)?);
         points.push(mounting(pool));
     }
     Ok(Jail { publish, sockets, nodes: (nodes, source), mounting: places, points })
@@ -166,7 +170,7 @@ impl Jail {
     /// # Errors
     /// A sentence when it is not to be served.
     fn claim(&mut self, config: &PoolConfig, host: HostPool) -> Result<JailedPool, String> {
-        let directory = host.directory.open_inside().map_err(|errno| format!("cannot open it in the jail: {errno}"))?;
+        let directory = host.directory.open_inside().map_err(|error| format!("cannot open it in the jail: {error}"))?;
         match marker::claim(&directory, config) {
             Ok(marker) => Ok(JailedPool { host, directory, marker }),
             Err(complaint) => {
@@ -174,7 +178,7 @@ impl Jail {
                 let point = host.directory.role.point();
                 self.points.retain(|other| *other != point);
                 mount::detach_private(&point)
-                    .map_err(|errno| format!("{complaint}, and it cannot be taken out of the jail: {errno}"))?;
+                    .map_err(|error| format!("{complaint}, and it cannot be taken out of the jail: {error}"))?;
                 Err(complaint)
             }
         }

@@ -30,7 +30,7 @@ const TO_EMPTY: u32 = READ_DIR | READ_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR
 pub fn confine(process: Process, pool: Option<&OwnedFd>) -> Result<(), String> {
     match landlock::version() {
         Ok(version) if version >= 2 => {
-            restrict(pool, version).map_err(|errno| format!("cannot confine the {process:?} by Landlock: {errno}"))
+            restrict(pool, version).map_err(|error| format!("cannot confine the {process:?} by Landlock: {error}"))
         }
         // Version 1 forbids all moves from one directory to another.
         _ => {

@@ -13,7 +13,7 @@ use crate::log::shown;
 use crate::state::PoolConfig;
 use crate::state::layout::{self, MARKER};
 use crate::sys::quota::{self, Look, ProjectId};
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
 
 /// No marker is longer than this.
 const MAX_LENGTH: usize = 4096;
@@ -39,21 +39,25 @@ const XFS_INODE: u64 = 512;
 /// One sentence on why the directory is not to be served.
 pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<Option<Marker>, String> {
     let path = shown(&pool.directory).to_string();
-    let fail = |what: &str, errno: Errno| format!("cannot {what} {path}/{MARKER}: {errno}");
+    let fail = |what: &str, error: SysError| format!("cannot {what} {path}/{MARKER}: {error}");
     match file::open(directory, MARKER, OFlags::RDONLY) {
         Ok(marker) => {
-            let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|errno| fail("read", errno))?;
+            let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|error| fail("read", error))?;
             Ok(Some(check(&String::from_utf8_lossy(&content), pool)?))
         }
-        Err(Errno::NOENT) if !is_mount_root => Err(format!(
+        Err(SysError { errno: Errno::NOENT, .. }) if !is_mount_root => Err(format!(
             "{path} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {path}"
         )),
         // mkfs.ext4 puts that there.
-        Err(Errno::NOENT) if !is_empty(directory, c"lost+found").map_err(|errno| fail("find", errno))? => Err(format!(
-            "{path} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {path}"
-        )),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(fail("open", errno)),
+        Err(SysError { errno: Errno::NOENT, .. })
+            if !is_empty(directory, c"lost+found").map_err(|error| fail("find", error))? =>
+        {
+            Err(format!(
+                "{path} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {path}"
+            ))
+        }
+        Err(SysError { errno: Errno::NOENT, .. }) => Ok(None),
+        Err(error) => Err(fail("open", error)),
     }
 }
 
@@ -81,8 +85,8 @@ pub fn touch(directory: &OwnedFd) -> SysResult<()> {
 /// Measures what a filesystem has in use that can never be given to volumes. What is charged to its own project is not
 /// part of that: it can go.
 fn overhead(directory: &OwnedFd) -> SysResult<Overhead> {
-    let found = rustix::fs::fstatvfs(directory)?;
-    let is_xfs = rustix::fs::fstatfs(directory)?.f_type == XFS_SUPER_MAGIC.into();
+    let found = rustix::fs::fstatvfs(directory).by("fstatfs")?;
+    let is_xfs = rustix::fs::fstatfs(directory).by("fstatfs")?.f_type == XFS_SUPER_MAGIC.into();
     let (block, inode) = if is_xfs { (found.f_frsize, XFS_INODE) } else { (512, 0) };
     let used = found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize);
     let inodes = found.f_files.saturating_sub(found.f_ffree).saturating_mul(inode);
@@ -101,10 +105,10 @@ pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, String> 
     let path = shown(&pool.directory);
     let marker = file::open(directory, MARKER, OFlags::RDONLY);
     match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
-        Err(Errno::AGAIN) => {
+        Err(SysError { errno: Errno::AGAIN, .. }) => {
             Err(format!("{path} is served by another helper; stop it first, and its socket before it"))
         }
-        marker => marker.map_err(|errno| format!("cannot lock {path}/{MARKER}: {errno}")),
+        marker => marker.map_err(|error| format!("cannot lock {path}/{MARKER}: {error}")),
     }
 }
 
@@ -118,11 +122,11 @@ pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
     let made = Marker { uuid, overhead: Some(overhead(directory)?) };
     let unfinished = format!("{MARKER}.new");
     match file::remove(directory, &*unfinished) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
+        Ok(()) | Err(SysError { errno: Errno::NOENT, .. }) => {}
+        Err(error) => return Err(error),
     }
     let marker = file::create(directory, &unfinished, Mode::RUSR | Mode::WUSR)?;
-    rustix::io::write(&marker, text(&made, name).as_bytes())?;
+    rustix::io::write(&marker, text(&made, name).as_bytes()).by("write")?;
     file::sync(&marker)?;
     let renamed = file::rename_new(directory, &unfinished, directory, MARKER);
     if renamed.is_err() {
@@ -233,7 +237,7 @@ mod tests {
     fn a_marker_is_made_once_and_belongs_to_its_owner_alone() {
         in_directory(|directory| {
             let made = make(directory, Some(&config().name)).expect("a marker");
-            assert_eq!(make(directory, None).expect_err("there is one"), Errno::EXIST);
+            assert_eq!(make(directory, None).expect_err("there is one").errno, Errno::EXIST);
             let mode = file::status_at(directory, MARKER).expect("the marker").mode;
             assert_eq!(mode & 0o7777, 0o600);
             assert_eq!(find(directory, false, &config()), Ok(Some(made)));

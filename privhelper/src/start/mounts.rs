@@ -23,7 +23,7 @@ pub fn read(table: &mut MountTable) -> Result<Mounts, String> {
         mounts.insert(mount.id, mount.clone());
         ControlFlow::Continue(())
     });
-    read.map_err(|errno| format!("cannot read the table of mounts: {errno}"))?;
+    read.map_err(|error| format!("cannot read the table of mounts: {error}"))?;
     Ok(mounts)
 }
 

@@ -9,7 +9,7 @@ use rustix::net::SocketType;
 use super::config::Config;
 use super::directory;
 use crate::log::{self, shown};
-use crate::sys::{Errno, file, socket};
+use crate::sys::{Called, Errno, Error as SysError, file, socket};
 
 /// Where the frontend connects.
 #[derive(Debug)]
@@ -33,14 +33,15 @@ pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
     rustix::process::umask(Mode::empty());
     let passed = take_passed()?;
     socket::close_all_but(&passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())
-        .map_err(|errno| format!("cannot close the descriptors inherited at start: {errno}"))?;
+        .map_err(|error| format!("cannot close the descriptors inherited at start: {error}"))?;
     let null = file::open_at_start("/dev/null", OFlags::RDWR);
-    null.and_then(rustix::stdio::dup2_stdin).map_err(|errno| format!("cannot open /dev/null: {errno}"))?;
+    null.and_then(|null| rustix::stdio::dup2_stdin(null).by("dup2"))
+        .map_err(|error| format!("cannot open /dev/null: {error}"))?;
     let listener = match (passed, &config.socket) {
         (Some(passed), _) => Listener::Passed(passed),
         (None, Some(path)) => {
-            let directory = path.parent().ok_or(Errno::INVAL).and_then(directory::open);
-            let directory = directory.map_err(|errno| cannot_create(path, errno))?;
+            let directory = path.parent().ok_or(Errno::INVAL.into()).and_then(directory::open);
+            let directory = directory.map_err(|error| cannot_create(path, error))?;
             let lock = take_lock(path, &directory)?;
             Listener::Own(path.clone(), directory, lock)
         }
@@ -59,15 +60,15 @@ impl Listener {
         let (socket, lock) = match self {
             Self::Passed(socket) => (socket, None),
             Self::Own(path, directory, lock) => {
-                let name = path.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL);
+                let name = path.file_name().and_then(|name| name.to_str()).ok_or(SysError::from(Errno::INVAL));
                 let socket = name
                     .and_then(|name| socket::listen(&directory, name, SocketType::SEQPACKET, Some(config.allowed_uid)));
-                (socket.map_err(|errno| cannot_create(&path, errno))?, Some(lock))
+                (socket.map_err(|error| cannot_create(&path, error))?, Some(lock))
             }
         };
         match socket::refuse_descriptors(&socket) {
-            Ok(()) | Err(Errno::NOPROTOOPT) => Ok((socket, lock)),
-            Err(errno) => Err(format!("cannot refuse descriptors on the helper's socket: {errno}")),
+            Ok(()) | Err(SysError { errno: Errno::NOPROTOOPT, .. }) => Ok((socket, lock)),
+            Err(error) => Err(format!("cannot refuse descriptors on the helper's socket: {error}")),
         }
     }
 }
@@ -76,32 +77,32 @@ impl ServiceManager {
     /// Tells systemd that requests are served.
     pub fn ready(self, config: &Config) {
         if let Some(manager) = self.0
-            && let Err(errno) = socket::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
+            && let Err(error) = socket::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
         {
-            log::warning!("cannot notify systemd that the helper is ready errno={errno}");
+            log::warning!("cannot notify systemd that the helper is ready error={error}");
         }
         let pools: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
         log::info!("serving requests release={} pools={pools:?}", env!("CARGO_PKG_VERSION"));
     }
 }
 
-fn cannot_create(socket: &Path, errno: Errno) -> String {
-    format!("cannot create the socket {}: {errno}", shown(socket))
+fn cannot_create(socket: &Path, error: SysError) -> String {
+    format!("cannot create the socket {}: {error}", shown(socket))
 }
 
 /// Takes the lock beside a socket, so that no other helper takes the socket's name.
 fn take_lock(socket: &Path, directory: &OwnedFd) -> Result<OwnedFd, String> {
     let name = format!("{}.lock", socket.file_name().unwrap_or_default().to_string_lossy());
     let lock = match file::create(directory, &name, Mode::RUSR | Mode::WUSR) {
-        Err(Errno::EXIST) => file::open(directory, &*name, OFlags::RDONLY),
+        Err(SysError { errno: Errno::EXIST, .. }) => file::open(directory, &*name, OFlags::RDONLY),
         made => made,
     };
     match lock.and_then(|lock| file::lock(&lock).map(|()| lock)) {
-        Err(Errno::AGAIN) => Err(format!(
+        Err(SysError { errno: Errno::AGAIN, .. }) => Err(format!(
             "another helper listens on {}; stop it first, or give this one another --socket",
             shown(socket)
         )),
-        lock => lock.map_err(|errno| format!("cannot lock {}.lock: {errno}", shown(socket))),
+        lock => lock.map_err(|error| format!("cannot lock {}.lock: {error}", shown(socket))),
     }
 }
 
@@ -115,7 +116,7 @@ fn take_passed() -> Result<Option<OwnedFd>, String> {
         return Err("systemd must pass exactly one socket (LISTEN_FDS)".to_owned());
     }
     let passed = socket::passed_by_service_manager()
-        .map_err(|errno| format!("cannot use the socket that systemd passes: {errno}"))?;
+        .map_err(|error| format!("cannot use the socket that systemd passes: {error}"))?;
     if !socket::is_packet_listener(&passed) {
         return Err(
             "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket="
@@ -128,5 +129,5 @@ fn take_passed() -> Result<Option<OwnedFd>, String> {
 fn connect_service_manager() -> Option<OwnedFd> {
     let path = std::env::var("NOTIFY_SOCKET").ok()?;
     let connected = socket::connect_datagram(&path);
-    connected.inspect_err(|errno| log::warning!("cannot connect to NOTIFY_SOCKET errno={errno}")).ok()
+    connected.inspect_err(|error| log::warning!("cannot connect to NOTIFY_SOCKET error={error}")).ok()
 }

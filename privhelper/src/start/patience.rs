@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Result as SysResult, process};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process};
 
 /// How long a filesystem or a device may take to answer.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -39,12 +39,12 @@ pub fn in_child(
         match socket::receive(&ours, &mut buffer) {
             Ok(Received::Packet(length)) => receive(buffer.get(..length).unwrap_or_default()),
             Ok(_) => {
-                rustix::process::wait(rustix::process::WaitOptions::empty())?;
+                rustix::process::wait(rustix::process::WaitOptions::empty()).by("wait4")?;
                 return Ok(Ok(()));
             }
-            Err(Errno::AGAIN) => return Ok(Err(ours)),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+            Err(SysError { errno: Errno::AGAIN, .. }) => return Ok(Err(ours)),
+            Err(SysError { errno: Errno::INTR, .. }) => {}
+            Err(error) => return Err(error),
         }
     }
 }

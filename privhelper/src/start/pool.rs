@@ -15,7 +15,7 @@ use crate::log::shown;
 use crate::state::PoolConfig;
 use crate::sys::mountinfo::Mount;
 use crate::sys::quota::{self, Enforcement};
-use crate::sys::{Errno, file, socket, xfs};
+use crate::sys::{Error as SysError, file, socket, xfs};
 
 /// A configured pool, and what is known of it so far, or why it is not to be served.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Candidate<HostPool> {
         let (state, waiting) = match answers {
             Ok(Ok(())) => (inspect(&config, mounts), None),
             Ok(Err(waiting)) => (Err("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers".to_owned()), Some(waiting)),
-            Err(errno) => (Err(format!("cannot start a process that looks at it: {errno}")), None),
+            Err(error) => (Err(format!("cannot start a process that looks at it: {error}")), None),
         };
         Self { config, state, volumes, uuid, waiting }
     }
@@ -115,8 +115,8 @@ fn touch(config: &PoolConfig, writes: bool, line: &OwnedFd) {
 fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, String> {
     let path = shown(&config.directory).to_string();
     let directory = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
-        .map_err(|errno| format!("cannot open {path}: {errno}"))?;
-    let status = file::status(&directory).map_err(|errno| format!("cannot inspect {path}: {errno}"))?;
+        .map_err(|error| format!("cannot open {path}: {error}"))?;
+    let status = file::status(&directory).map_err(|error| format!("cannot inspect {path}: {error}"))?;
     // This comes first: without its disk it does not matter what else is wrong with the filesystem visible in its
     // place.
     let marker = marker::find(&directory, status.mount_root, config)?;
@@ -146,7 +146,7 @@ fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, String> {
     let shares_blocks = mount.filesystem == "xfs" && xfs::shares_blocks(&directory).unwrap_or(false);
     let role = Role::Pool(config.name.clone());
     let directory = Directory::new(role, &config.directory, config.directory.clone(), directory)
-        .map_err(|errno| format!("cannot inspect {path}: {errno}"))?;
+        .map_err(|error| format!("cannot inspect {path}: {error}"))?;
     let position = Position::of(&directory.real_path, status.mount_id, mounts)?;
     let (is_whole, is_xfs) = (position.inner.parent().is_none(), mount.filesystem == "xfs");
     Ok(HostPool { directory, marker, inherited: mount.flags(), is_whole, is_xfs, is_enforced, shares_blocks })
@@ -168,7 +168,7 @@ fn has_journal(mount: &Mount) -> bool {
 fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<bool, String> {
     let (path, point) = (shown(&config.directory).to_string(), shown(&mount.point).to_string());
     let (enforcement, _) =
-        quota::state(directory).map_err(|errno| format!("cannot query the quotas of {path}: {errno}"))?;
+        quota::state(directory).map_err(|error| format!("cannot query the quotas of {path}: {error}"))?;
     if config.quota == QuotaMode::None {
         return Ok(enforcement == Enforcement::Enforced);
     }
@@ -189,7 +189,7 @@ fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Resu
         }
     }
     let attributes = file::attributes(directory);
-    let attributes = attributes.map_err(|errno: Errno| format!("cannot read the project id of {path}: {errno}"))?;
+    let attributes = attributes.map_err(|error: SysError| format!("cannot read the project id of {path}: {error}"))?;
     if attributes.fsx_projid != 0 || attributes.fsx_xflags & file::PROJECT_INHERIT != 0 {
         return Err(format!(
             "{path} itself is in project {}; remove its project id: xfs_quota -x -c 'project -C', or chattr -P -p 0 {path}",

@@ -5,7 +5,7 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitiesSecureBits;
 
 pub use crate::capabilities::{EMPTIER, MOUNTER, SERVER};
-use crate::sys::{Errno, Result as SysResult, process};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process};
 
 const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_ROOT_LOCKED)
@@ -21,7 +21,7 @@ const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
 /// # Errors
 /// A sentence on what could not be dropped, or is still there.
 pub fn drop_all_but(keep: &[Capability]) -> Result<(), String> {
-    drop_now(keep).map_err(|errno| format!("cannot drop privileges: {errno}"))?;
+    drop_now(keep).map_err(|error| format!("cannot drop privileges: {error}"))?;
     verify(keep).map_err(|what| format!("refusing to serve: {what} are not as required after the drop"))
 }
 
@@ -32,30 +32,30 @@ pub fn drop_all_but(keep: &[Capability]) -> Result<(), String> {
 pub fn become_user(user: u32) -> Result<(), String> {
     let become_user = || {
         process::become_user(user)?;
-        let permitted = caps::read(None, CapSet::Permitted).map_err(|_| Errno::PERM)?;
-        caps::set(None, CapSet::Effective, &permitted).map_err(|_| Errno::PERM)
+        let permitted = caps::read(None, CapSet::Permitted).map_err(|_| Errno::PERM).by("capget")?;
+        caps::set(None, CapSet::Effective, &permitted).map_err(|_| Errno::PERM).by("capset")
     };
-    become_user().map_err(|errno: Errno| {
-        format!("cannot become user {user}: {errno}; that takes CAP_SETUID and CAP_SETGID at start")
+    become_user().map_err(|error: SysError| {
+        format!("cannot become user {user}: {error}; that takes CAP_SETUID and CAP_SETGID at start")
     })
 }
 
 /// Bounding, ambient and inheritable sets empty, effective set empty, securebits locked, no_new_privs, not dumpable.
 fn drop_now(keep: &[Capability]) -> SysResult<()> {
     let denied = |_| Errno::PERM;
-    caps::clear(None, CapSet::Ambient).map_err(denied)?;
+    caps::clear(None, CapSet::Ambient).map_err(denied).by("PR_CAP_AMBIENT")?;
     // A service manager may already have cleared the bounding set, and SETPCAP with it: drop what is there.
-    for capability in caps::read(None, CapSet::Bounding).map_err(denied)? {
-        caps::drop(None, CapSet::Bounding, capability).map_err(denied)?;
+    for capability in caps::read(None, CapSet::Bounding).map_err(denied).by("PR_CAPBSET_READ")? {
+        caps::drop(None, CapSet::Bounding, capability).map_err(denied).by_with("PR_CAPBSET_DROP", capability)?;
     }
-    if rustix::thread::capabilities_secure_bits()? != SECURE_BITS {
-        rustix::thread::set_capabilities_secure_bits(SECURE_BITS)?;
+    if rustix::thread::capabilities_secure_bits().by("PR_GET_SECUREBITS")? != SECURE_BITS {
+        rustix::thread::set_capabilities_secure_bits(SECURE_BITS).by("PR_SET_SECUREBITS")?;
     }
-    caps::clear(None, CapSet::Inheritable).map_err(denied)?;
-    caps::clear(None, CapSet::Effective).map_err(denied)?;
-    caps::set(None, CapSet::Permitted, &keep.iter().copied().collect()).map_err(denied)?;
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    rustix::thread::set_no_new_privs(true)
+    caps::clear(None, CapSet::Inheritable).map_err(denied).by("capset")?;
+    caps::clear(None, CapSet::Effective).map_err(denied).by("capset")?;
+    caps::set(None, CapSet::Permitted, &keep.iter().copied().collect()).map_err(denied).by("capset")?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).by("PR_SET_DUMPABLE")?;
+    rustix::thread::set_no_new_privs(true).by("PR_SET_NO_NEW_PRIVS")
 }
 
 /// Whether the calling thread is exactly as [`drop_now`] leaves it; otherwise what differs.

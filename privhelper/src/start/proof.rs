@@ -8,7 +8,7 @@ use super::host::Host;
 use super::jail::Jail;
 use crate::log::shown;
 use crate::state::TRIAL;
-use crate::sys::{Errno, Result as SysResult, file, mount, with_patience};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, with_patience};
 
 /// The type of a tmpfs (`TMPFS_MAGIC`, statfs(2)).
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
@@ -21,15 +21,16 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
     for ((outside, _), inside) in host.publish.iter().zip(&jail.publish) {
         let shown = shown(&outside.path).to_string();
-        let (appeared, went) = try_mount(&outside.descriptor, inside, &jail.nodes.0).map_err(|errno| match errno {
-            Errno::BUSY => {
-                format!("the trial mount {shown}/{TRIAL} is in use; find out by what: fuser -vm {shown}/{TRIAL}")
-            }
-            Errno::EXIST => {
-                format!("something other than a trial mount is at {shown}/{TRIAL}; unmount it and remove it")
-            }
-            errno => format!("cannot perform a trial mount in {shown}: {errno}"),
-        })?;
+        let (appeared, went) =
+            try_mount(&outside.descriptor, inside, &jail.nodes.0).map_err(|error| match error.errno {
+                Errno::BUSY => {
+                    format!("the trial mount {shown}/{TRIAL} is in use; find out by what: fuser -vm {shown}/{TRIAL}")
+                }
+                Errno::EXIST => {
+                    format!("something other than a trial mount is at {shown}/{TRIAL}; unmount it and remove it")
+                }
+                _ => format!("cannot perform a trial mount in {shown}: {error}"),
+            })?;
         if !appeared || !went {
             let what = if appeared { "unmounting" } else { "a mount" };
             return Err(format!(
@@ -44,7 +45,7 @@ pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
 fn try_mount(outside: &OwnedFd, inside: &OwnedFd, source: &OwnedFd) -> SysResult<(bool, bool)> {
     match file::make_directory(inside, TRIAL, Mode::RWXU) {
         // A helper that was killed here has left its trial behind.
-        Err(Errno::EXIST) => take_away(inside)?,
+        Err(SysError { errno: Errno::EXIST, .. }) => take_away(inside)?,
         made => made?,
     }
     let seen = || -> SysResult<bool> {
@@ -70,7 +71,7 @@ fn take_away(inside: &OwnedFd) -> SysResult<()> {
         if !status.mount_root {
             return Ok(());
         }
-        let is_tmpfs = rustix::fs::fstatfs(&entry)?.f_type == TMPFS;
+        let is_tmpfs = rustix::fs::fstatfs(&entry).by("fstatfs")?.f_type == TMPFS;
         let mut is_trial = is_tmpfs && status.uid == 0 && status.mode & 0o7777 == 0o700;
         if is_trial {
             file::each_entry(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, |_| {
@@ -79,7 +80,7 @@ fn take_away(inside: &OwnedFd) -> SysResult<()> {
             })?;
         }
         if !is_trial {
-            return Err(Errno::EXIST);
+            return Err(Errno::EXIST.into());
         }
         drop(entry);
         unmount(inside)?;

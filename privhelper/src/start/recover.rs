@@ -32,7 +32,7 @@ use crate::sys::capability::{allow, raise};
 use crate::sys::file::{self, FileId};
 use crate::sys::mountinfo::MountTable;
 use crate::sys::quota::ProjectId;
-use crate::sys::{Errno, mount, process};
+use crate::sys::{Error as SysError, mount, process};
 
 /// A pool with its emptier and what it has for mounting.
 pub type SplitPool = (JailedPool, OwnedFd, Option<Mounting>);
@@ -64,7 +64,7 @@ pub fn recover(
 ) -> Result<Recovered, String> {
     let _allowed = allow(SERVER);
     let raised = SERVER.iter().map(|capability| raise(*capability)).collect::<Result<Vec<_>, _>>();
-    let _raised = raised.map_err(|errno| format!("cannot raise what recovery needs: {errno}"))?;
+    let _raised = raised.map_err(|error| format!("cannot raise what recovery needs: {error}"))?;
     let silent = devices.silent();
     let missing = missing(&host, &mut pools, std::mem::take(&mut devices.waiting));
     let Host { tables: [mut whole, beginning, changes], loop_control, publish, claims, .. } = host;
@@ -132,11 +132,11 @@ fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, String> {
     let mut used = None;
     for served in served() {
         let recorded = served.recorded_numbers();
-        used = used.max(recorded.map_err(|errno| format!("cannot read the marker of a pool: {errno}"))?);
+        used = used.max(recorded.map_err(|error| format!("cannot read the marker of a pool: {error}"))?);
     }
     // A pool that is not served may have a higher note than the others.
     if used.is_none() || pools.iter().any(|pool| pool.state.is_err()) {
-        let random = process::random().map_err(|errno| format!("cannot get a random number: {errno}"))?;
+        let random = process::random().map_err(|error| format!("cannot get a random number: {error}"))?;
         used = Some(used.unwrap_or_default().saturating_add(random.into()));
     }
     let used = used.unwrap_or_default();
@@ -195,7 +195,7 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
     let mut filesystems = BTreeMap::new();
     let mut serve_one = |split: SplitPool| -> Result<Served, String> {
         let (JailedPool { host, directory, marker }, emptier, mounting) = split;
-        let fail = |errno: Errno| format!("cannot open it in the jail: {errno}");
+        let fail = |error: SysError| format!("cannot open it in the jail: {error}");
         let device = file::status(&directory).map_err(fail)?.id.device;
         let root = directory.try_clone().map_err(|error| error.to_string())?;
         let facts = *facts.get(&device).ok_or("its filesystem cannot be inspected")?;
@@ -208,8 +208,8 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
         let helpers = (Deletions::new(emptier), mounting);
         let served = Served::new((directory, marker), filesystem, place, host.inherited, helpers);
         // A helper that was killed may not have synced what it changed, and this one answers as if it had.
-        served.sync_all().map_err(|errno| format!("it cannot be synced to disk: {errno}"))?;
-        served.recorded_numbers().map_err(|errno| format!("its marker cannot be read: {errno}"))?;
+        served.sync_all().map_err(|error| format!("it cannot be synced to disk: {error}"))?;
+        served.recorded_numbers().map_err(|error| format!("its marker cannot be read: {error}"))?;
         Ok(served)
     };
     let pools = pools.into_iter().map(|pool| {

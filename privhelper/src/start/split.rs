@@ -12,7 +12,7 @@ use super::pool::Candidate;
 use super::privileges;
 use super::recover::SplitPool;
 use crate::state::{Mounting, PoolConfig};
-use crate::sys::{Errno, process, socket};
+use crate::sys::{Errno, Error as SysError, process, socket};
 use crate::{emptier, log, mounter};
 
 /// Forks an emptier for each pool that is to be served, and a mounter if the pool is configured for filesystems in images.
@@ -47,13 +47,13 @@ pub fn split(
 /// Forks a process of this name that does `live`, and returns the connection to it.
 fn fork(name: &str, live: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result<OwnedFd, String> {
     let (line, other) =
-        socket::pair().map_err(|errno| format!("cannot create the socket pair for the {name}: {errno}"))?;
+        socket::pair().map_err(|error| format!("cannot create the socket pair for the {name}: {error}"))?;
     match process::fork() {
         Ok(false) => return Ok(line),
         Ok(true) => {}
         // This is the child. Its parent has exited and has said why.
-        Err(Errno::SRCH) => std::process::exit(1),
-        Err(errno) => return Err(format!("cannot fork the {name}: {errno}")),
+        Err(SysError { errno: Errno::SRCH, .. }) => std::process::exit(1),
+        Err(error) => return Err(format!("cannot fork the {name}: {error}")),
     }
     let result = live(&other);
     // The server ends with it, even if nobody reads its last words.
@@ -66,7 +66,7 @@ fn fork(name: &str, live: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result
 
 fn live_as_emptier(config: &Config, jail: &Jail, pool: &Directory, server: &OwnedFd) -> Result<(), String> {
     let pool =
-        jail.narrow_to(pool).map_err(|errno| format!("cannot leave the other directories of the jail: {errno}"))?;
+        jail.narrow_to(pool).map_err(|error| format!("cannot leave the other directories of the jail: {error}"))?;
     keep_only(&[pool.as_fd(), server.as_fd()])?;
     privileges::drop_all_but(privileges::EMPTIER)?;
     landlock::confine(Process::Emptier, Some(&pool))?;
@@ -75,7 +75,7 @@ fn live_as_emptier(config: &Config, jail: &Jail, pool: &Directory, server: &Owne
 }
 
 fn live_as_mounter(config: &Config, pool: &PoolConfig, server: &OwnedFd) -> Result<(), String> {
-    Jail::enter_place_of(pool).map_err(|errno| format!("cannot leave the jail for the mounter's own: {errno}"))?;
+    Jail::enter_place_of(pool).map_err(|error| format!("cannot leave the jail for the mounter's own: {error}"))?;
     keep_only(&[server.as_fd()])?;
     privileges::become_user(config.mounter_uid)?;
     privileges::drop_all_but(privileges::MOUNTER)?;
@@ -87,5 +87,5 @@ fn live_as_mounter(config: &Config, pool: &PoolConfig, server: &OwnedFd) -> Resu
 /// Closes what this process has inherited. What is closed here still has owners in its copy of the memory; it ends without
 /// returning to them.
 fn keep_only(keep: &[BorrowedFd<'_>]) -> Result<(), String> {
-    socket::close_all_but(keep).map_err(|errno| format!("cannot close the other descriptors: {errno}"))
+    socket::close_all_but(keep).map_err(|error| format!("cannot close the other descriptors: {error}"))
 }

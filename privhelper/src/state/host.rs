@@ -90,7 +90,7 @@ impl Host {
     /// # Errors
     /// `InUse` when there is such a mount, or a publish directory is apart from the host.
     pub fn check_unmounted(&self, id: &VolumeId, question: Question) -> Result<(), Error> {
-        let answer = self.ask(question).map_err(|errno| failed("look at the host's mounts of volume", id, errno))?;
+        let answer = self.ask(question).map_err(|error| failed("look at the host's mounts of volume", id, error))?;
         match answer {
             (Some(point), _) => Err(in_use(format!("volume {id} is mounted at {}; unmount it there", shown(&point)))),
             (None, Some(apart)) => Err(refusal(&apart)),
@@ -111,7 +111,7 @@ impl Host {
             look.see(mount);
             if look.sees_its_mount { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        read.map_err(|errno| failed("look at the host's mount of publish directory", name, errno))?;
+        read.map_err(|error| failed("look at the host's mount of publish directory", name, error))?;
         let known = || self.apart().filter(|(apart, _)| apart == name);
         look.own_mount().map(|cause| (name.clone(), cause)).or_else(known).map_or(Ok(()), |apart| Err(refusal(&apart)))
     }

@@ -20,7 +20,7 @@ use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 use crate::sys::capability::raise;
 use crate::sys::file::Status;
 use crate::sys::quota::ProjectId;
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Called, Errno, Result as SysResult, file};
 
 /// The marker file of a pool.
 pub const MARKER: &str = ".bulkhead";
@@ -123,7 +123,7 @@ pub const DELETED_MODE: u32 = 0o1700;
 
 /// Deletes a volume in place.
 pub fn delete_in_place(volume: impl AsFd) -> SysResult<()> {
-    rustix::fs::fchmod(volume, Mode::from_raw_mode(DELETED_MODE))
+    rustix::fs::fchmod(volume, Mode::from_raw_mode(DELETED_MODE)).by("fchmod")
 }
 
 /// Whether a volume's own directory says that the volume was deleted.
@@ -139,8 +139,8 @@ pub fn open_volume(pool: impl AsFd, name: &str) -> SysResult<OwnedFd> {
 /// Opens a volume's content: the directory or the image.
 pub fn open_content(pool: impl AsFd, id: &VolumeId, kind: Kind, flags: OFlags) -> SysResult<OwnedFd> {
     match kind {
-        Kind::Directory => file::open(pool, format!("{id}/{DATA}"), flags | OFlags::DIRECTORY),
-        Kind::Block | Kind::Filesystem | Kind::Snapshot => file::open(pool, format!("{id}/{IMAGE}"), flags),
+        Kind::Directory => file::open(pool, &format!("{id}/{DATA}"), flags | OFlags::DIRECTORY),
+        Kind::Block | Kind::Filesystem | Kind::Snapshot => file::open(pool, &format!("{id}/{IMAGE}"), flags),
     }
 }
 
@@ -153,14 +153,14 @@ pub fn remove_empty_data(pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
 /// any more, this fails: it tells the truth where fsync(2) of a directory does not.
 pub fn try_journal(marker: impl AsFd, value: u64) -> SysResult<()> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    rustix::fs::fsetxattr(marker, JOURNAL_ATTRIBUTE, &value.to_ne_bytes(), XattrFlags::empty())
+    rustix::fs::fsetxattr(marker, JOURNAL_ATTRIBUTE, &value.to_ne_bytes(), XattrFlags::empty()).by("fsetxattr")
 }
 
 /// Records on the marker of a pool that this many numbers of loop devices have been used. Only a crash of the machine
 /// loses what was not synced, and no device outlives that.
 pub fn record_numbers(marker: impl AsFd, used: u64) -> SysResult<()> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    rustix::fs::fsetxattr(marker, NUMBERS_ATTRIBUTE, &used.to_ne_bytes(), XattrFlags::empty())
+    rustix::fs::fsetxattr(marker, NUMBERS_ATTRIBUTE, &used.to_ne_bytes(), XattrFlags::empty()).by("fsetxattr")
 }
 
 /// How many numbers of loop devices have been used, as far as is recorded on the marker of a pool. At start only.
@@ -168,7 +168,7 @@ pub fn recorded_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
     let mut value = [0; 8];
     match rustix::fs::fgetxattr(marker, NUMBERS_ATTRIBUTE, &mut value[..]) {
         Err(Errno::NODATA) => Ok(None),
-        read => read.map(|_| Some(u64::from_ne_bytes(value))),
+        read => read.map(|_| Some(u64::from_ne_bytes(value))).by("fgetxattr"),
     }
 }
 
@@ -176,7 +176,7 @@ pub fn recorded_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
 /// nothing of the image beside it: either may be another volume's.
 pub fn mark_filesystem(image: impl AsFd) -> SysResult<()> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    rustix::fs::fsetxattr(image, FILESYSTEM_ATTRIBUTE, b"1", XattrFlags::empty())
+    rustix::fs::fsetxattr(image, FILESYSTEM_ATTRIBUTE, b"1", XattrFlags::empty()).by("fsetxattr")
 }
 
 /// Whether an image is marked as one in which a filesystem was made.
@@ -185,7 +185,7 @@ pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
     let mut value = [0; 1];
     match rustix::fs::fgetxattr(image, FILESYSTEM_ATTRIBUTE, &mut value[..]) {
         Err(Errno::NODATA) => Ok(false),
-        read => read.map(|_| true),
+        read => read.map(|_| true).by("fgetxattr"),
     }
 }
 
@@ -193,7 +193,7 @@ pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
 pub fn write_origin(volume: impl AsFd, origin: &Origin) -> SysResult<()> {
     let value = bulkhead_protocol::encode(origin).map_err(|_| Errno::INVAL)?;
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    rustix::fs::fsetxattr(volume, ORIGIN_ATTRIBUTE, &value, XattrFlags::empty())
+    rustix::fs::fsetxattr(volume, ORIGIN_ATTRIBUTE, &value, XattrFlags::empty()).by("fsetxattr")
 }
 
 /// What a volume is a copy of, if it is one. At start only.
@@ -205,8 +205,9 @@ pub fn read_origin(volume: impl AsFd) -> SysResult<Option<Origin>> {
     match rustix::fs::fgetxattr(volume, ORIGIN_ATTRIBUTE, &mut buffer[..]) {
         Err(Errno::NODATA) => Ok(None),
         length => {
-            let origin = buffer.get(..length?).and_then(|bytes| bulkhead_protocol::decode(bytes).ok());
-            origin.map(Some).ok_or(Errno::BADMSG)
+            let origin = buffer.get(..length.by("fgetxattr")?);
+            let origin = origin.and_then(|bytes| bulkhead_protocol::decode(bytes).ok());
+            Ok(Some(origin.ok_or(Errno::BADMSG)?))
         }
     }
 }
@@ -224,15 +225,15 @@ impl Record {
     /// `NODATA` when there is none, `BADMSG` when it is damaged or from a later release.
     pub fn read(volume: impl AsFd) -> SysResult<Self> {
         let mut buffer = [0_u8; 256];
-        let length = rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..])?;
-        buffer.get(..length).and_then(Self::decode).ok_or(Errno::BADMSG)
+        let length = rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..]).by("fgetxattr")?;
+        Ok(buffer.get(..length).and_then(Self::decode).ok_or(Errno::BADMSG)?)
     }
 
     /// Writes the record to a volume's directory.
     pub fn write(&self, volume: impl AsFd) -> SysResult<()> {
         let value = self.encode()?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        rustix::fs::fsetxattr(volume, ATTRIBUTE, &value, XattrFlags::empty())
+        rustix::fs::fsetxattr(volume, ATTRIBUTE, &value, XattrFlags::empty()).by("fsetxattr")
     }
 
     /// Writes the record of a volume in a pool, and returns the volume's directory.

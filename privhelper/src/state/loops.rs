@@ -21,7 +21,7 @@ use crate::log;
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::{self, Configuration, OURS};
-use crate::sys::{Errno, Result as SysResult};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with};
 
 /// The loop device of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,8 +151,8 @@ impl Loops {
                 Some(number) => self.remove(number),
                 None => match self.make() {
                     Ok(number) => lock(&self.stock).ready.push_back(number),
-                    Err(errno) => {
-                        log::warning!("cannot make a loop device in advance errno={errno}");
+                    Err(error) => {
+                        log::warning!("cannot make a loop device in advance error={error}");
                         std::thread::sleep(Duration::from_secs(1));
                     }
                 },
@@ -162,7 +162,7 @@ impl Loops {
 
     fn remove(&self, number: u32) {
         // A device manager may have it open for a moment; or another program has taken it by now, and keeps it.
-        let is_busy = || loopdevice::remove(&self.control, number) == Err(Errno::BUSY);
+        let is_busy = || failed_with(&loopdevice::remove(&self.control, number), Errno::BUSY);
         (0..20).take_while(|_| is_busy()).for_each(|_| std::thread::sleep(Duration::from_millis(50)));
     }
 
@@ -171,14 +171,14 @@ impl Loops {
         {
             let mut stock = lock(&self.stock);
             if self.silent.contains(label(volume)) || stock.spent.len().saturating_sub(stock.found) > MOST_SPENT {
-                return Err(Errno::BUSY);
+                return Err(Errno::BUSY.into());
             }
             stock.wanted = READY;
         }
         let how = Configuration { label: label(volume), block_size: block.get(), direct: true, read_only: false };
         let (number, bound) = self.bind(&image, how, |stock| stock.ready.pop_front())?;
         self.changed.notify_one();
-        let held = || {
+        let held = || -> SysResult<_> {
             // Open for reading only: while a device is open for writing, some kernels refuse to mount what is on it.
             let device = self.open(number, OFlags::RDONLY)?;
             {
@@ -221,7 +221,7 @@ impl Loops {
             let bound = self.open(number, access).and_then(|device| {
                 // A backing file may not support direct I/O, or not with this block size.
                 let configured = match loopdevice::configure(&device, &file, how) {
-                    Err(Errno::INVAL) if how.direct => {
+                    Err(SysError { errno: Errno::INVAL, .. }) if how.direct => {
                         loopdevice::configure(&device, &file, Configuration { direct: false, ..how })
                     }
                     configured => configured,
@@ -230,16 +230,16 @@ impl Loops {
             });
             match bound {
                 Ok(device) => return Ok((number, device)),
-                Err(errno) => {
+                Err(error) => {
                     self.discard(number);
                     // Otherwise it is being removed, or somebody has it open or uses it. It is removed when that is over.
-                    if !matches!(errno, Errno::NXIO | Errno::BUSY) {
-                        return Err(errno);
+                    if !matches!(error.errno, Errno::NXIO | Errno::BUSY) {
+                        return Err(error);
                     }
                 }
             }
         }
-        Err(Errno::NODEV)
+        Err(Errno::NODEV.into())
     }
 
     /// Makes a device with the next number.
@@ -249,31 +249,31 @@ impl Loops {
             let step = self.used.fetch_add(1, Relaxed).checked_rem(size.into()).unwrap_or_default();
             let number = OURS.start().saturating_add(u32::try_from(step).unwrap_or_default());
             match loopdevice::add(&self.control, number) {
-                Err(Errno::EXIST) => {}
+                Err(SysError { errno: Errno::EXIST, .. }) => {}
                 made => return made.map(|()| number),
             }
         }
-        Err(Errno::NODEV)
+        Err(Errno::NODEV.into())
     }
 
     /// Detaches a device that is bound to an image. Returns the device as it is now if somebody else has it open, so that
     /// it stays attached.
     pub fn detach(&self, volume: &VolumeId, device: Device, image: FileId) -> SysResult<Option<Device>> {
         let opened = match self.open(device.number, OFlags::RDONLY) {
-            Err(Errno::NXIO) => return Ok(None),
+            Err(SysError { errno: Errno::NXIO, .. }) => return Ok(None),
             opened => opened?,
         };
         let held = self.holds(device)?;
         match loopdevice::binding(&opened) {
             // Another program has bound it to something else, since it was unbound.
             Ok(binding) if binding.image != image && !held => return Ok(None),
-            Err(errno) if errno != Errno::NXIO && !held => return Err(errno),
+            Err(error) if error.errno != Errno::NXIO && !held => return Err(error),
             _ => {}
         }
         // What was written to the device and not synced is in the kernel's memory. It would be lost: the hold has kept the
         // last close by anybody else from writing it out, and a device that is being unbound takes no more writes.
-        if let Err(errno) = file::sync(&opened) {
-            log::warning!("what was last written to a device may be lost volume={volume} errno={errno}");
+        if let Err(error) = file::sync(&opened) {
+            log::warning!("what was last written to a device may be lost volume={volume} error={error}");
         }
         if held {
             self.release(device.hold)?;
@@ -282,12 +282,12 @@ impl Loops {
         for pause in [0, 1, 2, 4, 8, 16, 32, 12] {
             std::thread::sleep(Duration::from_millis(pause));
             match loopdevice::unbind(&opened) {
-                Ok(()) | Err(Errno::NXIO) => {}
-                Err(errno) => return Err(errno),
+                Ok(()) | Err(SysError { errno: Errno::NXIO, .. }) => {}
+                Err(error) => return Err(error),
             }
             // A device that is still bound may return another error, for example because its image is on a dead
             // filesystem.
-            if loopdevice::binding(&opened) == Err(Errno::NXIO) {
+            if failed_with(&loopdevice::binding(&opened), Errno::NXIO) {
                 // Since Linux 6.10 this close is what unbinds it.
                 drop(opened);
                 self.discard(device.number);
@@ -305,7 +305,7 @@ impl Loops {
     /// Whether the hold on a device is in place. It proves that the device was never unbound.
     fn holds(&self, device: Device) -> SysResult<bool> {
         match self.open_existing(device.hold).and_then(loopdevice::binding) {
-            Err(Errno::NXIO) => Ok(false),
+            Err(SysError { errno: Errno::NXIO, .. }) => Ok(false),
             hold => hold.map(|hold| hold.on == Some(device.number)),
         }
     }
@@ -325,18 +325,18 @@ impl Loops {
     /// Whether a device is one that helpers make, and bound to nothing: its node shows nothing then.
     pub fn is_vacant(&self, number: u32) -> bool {
         let binding = || self.open_existing(number).and_then(loopdevice::binding);
-        OURS.contains(&number) && binding() == Err(Errno::NXIO)
+        OURS.contains(&number) && failed_with(&binding(), Errno::NXIO)
     }
 
     /// Undoes what others may have done to an attached device, so that it stays bound. Returns the device with the hold
     /// that it has now, or `None` if it is no longer bound to the image.
     pub fn revive(&self, volume: &VolumeId, device: Device, image: FileId) -> SysResult<Option<Device>> {
         let opened = match self.open(device.number, OFlags::RDONLY) {
-            Err(Errno::NXIO) => return Ok(None),
+            Err(SysError { errno: Errno::NXIO, .. }) => return Ok(None),
             opened => opened?,
         };
         let binding = match loopdevice::binding(&opened) {
-            Err(Errno::NXIO) => return Ok(None),
+            Err(SysError { errno: Errno::NXIO, .. }) => return Ok(None),
             Ok(binding) if binding.image != image => return Ok(None),
             binding => binding?,
         };
@@ -355,7 +355,7 @@ impl Loops {
     pub fn refresh(&self, number: u32, image: FileId) -> SysResult<()> {
         let device = self.open_existing(number)?;
         if loopdevice::binding(&device)?.image != image {
-            return Err(Errno::NXIO);
+            return Err(Errno::NXIO.into());
         }
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         loopdevice::refresh_capacity(device)
@@ -375,14 +375,14 @@ impl Loops {
     fn make_node(&self, name: &str, number: u32) -> SysResult<()> {
         let _raised = raise(Capability::CAP_MKNOD)?;
         match loopdevice::make_node(self.nodes.as_fd(), name, number) {
-            Err(Errno::EXIST) => Ok(()),
+            Err(SysError { errno: Errno::EXIST, .. }) => Ok(()),
             made => made,
         }
     }
 
     fn remove_node(&self, number: u32) {
         // This can fail only if the node is already missing.
-        let _ = file::remove(&self.nodes, node_name(number));
+        let _ = file::remove(&self.nodes, &node_name(number));
     }
 }
 

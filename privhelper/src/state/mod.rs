@@ -50,7 +50,7 @@ pub use volumes::{Deleted, Proof, Published, Volume, Volumes};
 
 use crate::bookkeeping::Limits;
 use crate::log;
-use crate::sys::{Errno, Result as SysResult, with_patience};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, with_patience};
 
 /// Everything the operations work on.
 #[derive(Debug)]
@@ -141,14 +141,15 @@ pub fn wrong_kind(id: &VolumeId, wanted: Kind) -> Error {
 }
 
 /// An error for a failed system call: the operation, its object, the cause.
-pub fn failed(operation: &str, object: impl Display, errno: Errno) -> Error {
-    let kind = match errno {
+pub fn failed(operation: &str, object: impl Display, error: impl Into<SysError>) -> Error {
+    let error = error.into();
+    let kind = match error.errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrorKind::NoSpace,
         Errno::BUSY => ErrorKind::Busy,
         Errno::OPNOTSUPP | Errno::NOSYS => ErrorKind::Unsupported,
         other => ErrorKind::Io(other.raw_os_error()),
     };
-    Error::new(kind, format!("{operation} {object}: {errno}"))
+    Error::new(kind, format!("{operation} {object}: {error}"))
 }
 
 /// Locks a mutex whose holder may never return from a filesystem that hangs.
@@ -156,7 +157,7 @@ pub fn failed(operation: &str, object: impl Display, errno: Errno) -> Error {
 /// # Errors
 /// `BUSY` when it is held for two seconds.
 pub fn lock_in_time<T>(mutex: &Mutex<T>) -> SysResult<MutexGuard<'_, T>> {
-    with_patience(Errno::BUSY, || mutex.try_lock().map_err(|_| Errno::BUSY))
+    with_patience(Errno::BUSY, || mutex.try_lock().map_err(|_| Errno::BUSY.into()))
 }
 
 /// Locks a mutex. A thread that panics while it holds one ends the process, so there is nothing to recover from.

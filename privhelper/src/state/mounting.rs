@@ -10,7 +10,7 @@ use super::{lock, lock_in_time, log};
 use crate::mounter;
 use crate::sys::capability::raise;
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Result as SysResult, file, loopdevice, mount, with_patience, xfs};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, with_patience, xfs};
 
 /// What a pool has for filesystems in images. Each is mounted once, as the entry of a private directory that is called after
 /// its device; what is published is bound from there.
@@ -30,15 +30,15 @@ impl Mounting {
 
     /// A copy of the connection, which is hung up when the mounter has ended.
     pub fn connection(&self) -> SysResult<OwnedFd> {
-        rustix::io::fcntl_dupfd_cloexec(&*lock(&self.mounter), 0)
+        file::duplicate(&*lock(&self.mounter))
     }
 
     /// Whether the filesystem on a device is kept here. It is not asked itself: it may have shut down, or never answer.
     pub fn keeps(&self, number: u32) -> SysResult<bool> {
-        match file::open(&self.place, kept(number), OFlags::PATH) {
-            Err(Errno::XDEV) => Ok(true),
-            Err(Errno::NOENT) | Ok(_) => Ok(false),
-            Err(errno) => Err(errno),
+        match file::open(&self.place, &kept(number), OFlags::PATH) {
+            Err(SysError { errno: Errno::XDEV, .. }) => Ok(true),
+            Err(SysError { errno: Errno::NOENT, .. }) | Ok(_) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -58,8 +58,8 @@ impl Mounting {
         {
             let _raised = raise(Capability::CAP_MKNOD)?;
             match loopdevice::make_node(self.place.as_fd(), &node, number) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno),
+                Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         let handed = ask(&mounter, number);
@@ -72,8 +72,8 @@ impl Mounting {
     /// Keeps a mount of the filesystem on a device.
     pub fn keep(&self, number: u32, mount: &OwnedFd) -> SysResult<()> {
         match file::make_directory(&self.place, &kept(number), Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
+            Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => {}
+            Err(error) => return Err(error),
         }
         let entry = file::open_entry(&self.place, &kept(number))?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
@@ -90,8 +90,8 @@ impl Mounting {
             // The mounter may not have closed its own descriptor yet, and who asks for the usage has one for a moment.
             with_patience(Errno::BUSY, || mount::unmount_entry(self.place.as_fd(), &kept(number)))?;
         }
-        match file::remove_directory(&self.place, kept(number)) {
-            Err(Errno::NOENT) => Ok(()),
+        match file::remove_directory(&self.place, &kept(number)) {
+            Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
             removed => removed,
         }
     }
@@ -107,10 +107,10 @@ fn ask(mounter: &OwnedFd, number: u32) -> SysResult<OwnedFd> {
                 return match (i32::from_ne_bytes(answer), descriptor) {
                     (0, Some(mount)) => Ok(mount),
                     (0, None) => end("it said that there is a mount, and there is none"),
-                    (errno, _) => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))),
+                    (errno, _) => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter"),
                 };
             }
-            Err(Errno::INTR) => {}
+            Err(SysError { errno: Errno::INTR, .. }) => {}
             outcome => end(&format!("it does not answer outcome={outcome:?}")),
         }
     }

@@ -109,7 +109,7 @@ impl Held<'_> {
         let volume = self.known().ok_or_else(|| self.state.unknown(self.id))?;
         let opened = layout::open_content(&volume.pool.served()?.directory, self.id, volume.kind(), flags);
         let opened = opened.and_then(|content| Ok((file::status(&content)?.id, content)));
-        let (found, content) = opened.map_err(|errno| failed("open the content of volume", self.id, errno))?;
+        let (found, content) = opened.map_err(|error| failed("open the content of volume", self.id, error))?;
         if found == volume.content {
             return Ok(content);
         }

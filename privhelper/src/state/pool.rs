@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use super::locks::Admitted;
 use super::{Mounting, broken, layout, lock, lock_in_time};
 use crate::bookkeeping::{Deletions, Filesystem};
-use crate::sys::{Errno, Result as SysResult, file, mount};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount};
 
 /// How a pool is to be served.
 #[derive(Clone, Debug)]
@@ -178,13 +178,13 @@ impl Served {
         let aside = layout::deleted_name(self.deletions.new_number(), name);
         match file::rename_new(&self.directory, name, &self.directory, &aside) {
             Ok(()) => Ok(Aside { name: aside, synced: self.sync_names() }),
-            Err(errno) => {
+            Err(error) => {
                 let in_place = || {
                     let volume = layout::open_volume(&self.directory, name)?;
                     layout::delete_in_place(&volume)?;
                     Ok(Aside { name: name.to_owned(), synced: self.noting_failure(self.sync(volume)) })
                 };
-                in_place().map_err(|_: Errno| errno)
+                in_place().map_err(|_: SysError| error)
             }
         }
     }
@@ -235,8 +235,8 @@ impl Served {
     /// once it is read-only (since Linux 6.14 that is not a flag of the mount).
     pub fn failure(&self) -> Option<Condition> {
         match file::open(&self.directory, layout::MARKER, OFlags::RDWR) {
-            Err(Errno::IO) => Some(Condition::ShutDown),
-            Err(Errno::ROFS) => Some(Condition::ReadOnly),
+            Err(SysError { errno: Errno::IO, .. }) => Some(Condition::ShutDown),
+            Err(SysError { errno: Errno::ROFS, .. }) => Some(Condition::ReadOnly),
             _ => None,
         }
     }

@@ -72,8 +72,7 @@ impl Sockets {
         };
         made.holder = socket::peer_process(connection).ok().zip(socket::peer(connection).ok().map(|peer| peer.pid));
         let made = listening.entry(which).or_insert(made);
-        rustix::io::fcntl_dupfd_cloexec(&made.socket, 0)
-            .map_err(|errno| failed("duplicate the socket", &place.name, errno))
+        file::duplicate(&made.socket).map_err(|error| failed("duplicate the socket", &place.name, error))
     }
 
     /// Shuts down those whose names lead to them no more, as when somebody has removed them: their holder asks again then.
@@ -89,9 +88,9 @@ impl SocketPlace {
         let made = socket::listen(&self.directory, &self.name, SocketType::STREAM, None).and_then(|socket| {
             Ok(Listening { socket, entry: file::status_at(&self.directory, &self.name)?.id, holder: None })
         });
-        made.map_err(|errno| match errno {
+        made.map_err(|error| match error.errno {
             Errno::EXIST => exists(format!("{} exists and is not a socket; remove it", self.name)),
-            errno => failed("make the socket", &self.name, errno),
+            _ => failed("make the socket", &self.name, error),
         })
     }
 

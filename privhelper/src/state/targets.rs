@@ -7,7 +7,7 @@ use bulkhead_protocol::{DriverName, Error, PublishName, RelativePath, TargetPath
 use rustix::fs::{FileType, OFlags};
 
 use super::{Kind, failed, refused, vol_data};
-use crate::sys::{Errno, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
 
 /// The name below each publish directory at which startup tries a mount. The kubelet does not mistake a directory of
 /// that name for a pod's.
@@ -32,7 +32,7 @@ pub struct PublishDirectory {
 #[derive(Debug)]
 pub struct Obstacle {
     /// The kernel's error, or `PERM`.
-    pub errno: Errno,
+    pub error: SysError,
     /// The directory on the way, as seen on the host.
     pub directory: String,
 }
@@ -79,10 +79,10 @@ impl PublishDirectory {
         let refused = |why: &str| {
             refused(format!("cannot publish volume {volume} at {target}: the kubelet's file vol_data.json {why}"))
         };
-        let fail = |errno| match errno {
+        let fail = |error: SysError| match error.errno {
             Errno::NOENT => refused("is missing"),
             Errno::FBIG => refused("is longer than any that the kubelet writes"),
-            errno => failed("read the kubelet's vol_data.json for target", target, errno),
+            _ => failed("read the kubelet's vol_data.json for target", target, error),
         };
         let path = self.shape.vol_data(&target.path).ok_or_else(|| refused("does not exist for such a target"))?;
         let file = file::open(&self.root, &path, OFlags::RDONLY).map_err(fail)?;
@@ -108,15 +108,15 @@ impl PublishDirectory {
     /// `PERM` when users other than root may change a directory. All directories up to the obstacle are root's alone.
     pub fn open_parent(&self, path: &RelativePath) -> Result<OwnedFd, Obstacle> {
         let mut directory = self.host_path.to_string();
-        self.walk(path, &mut directory).map_err(|errno| Obstacle { errno, directory })
+        self.walk(path, &mut directory).map_err(|error| Obstacle { error, directory })
     }
 
-    fn walk(&self, path: &RelativePath, shown: &mut String) -> Result<OwnedFd, Errno> {
+    fn walk(&self, path: &RelativePath, shown: &mut String) -> SysResult<OwnedFd> {
         let mut directory = file::open_below(self.root.as_fd(), "")?;
         let mut names = path.split_last().0.split('/').filter(|name| !name.is_empty());
         loop {
             if file::is_open_to_others(&file::status(&directory)?) {
-                return Err(Errno::PERM);
+                return Err(Errno::PERM.into());
             }
             let Some(name) = names.next() else { return Ok(directory) };
             shown.push('/');

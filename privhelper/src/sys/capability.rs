@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use caps::{CapSet, Capability};
 
-use super::{Errno, Result};
+use super::{Called, Errno, Result};
 
 thread_local! {
     /// What the thread may raise.
@@ -40,15 +40,15 @@ pub struct Raised {
 /// `PERM` when the thread is not allowed to raise it, or it is not permitted.
 pub fn raise(capability: Capability) -> Result<Raised> {
     let denied = |_| Errno::PERM;
-    let mut effective = caps::read(None, CapSet::Effective).map_err(denied)?;
+    let mut effective = caps::read(None, CapSet::Effective).map_err(denied).by("capget")?;
     if !effective.insert(capability) {
         // Already raised; during startup all are.
         return Ok(Raised { lower: None });
     }
     if !ALLOWED.get().contains(&capability) {
-        return Err(Errno::PERM);
+        return Err(Errno::PERM).by_with("raise", capability);
     }
-    caps::set(None, CapSet::Effective, &effective).map_err(denied)?;
+    caps::set(None, CapSet::Effective, &effective).map_err(denied).by_with("capset", capability)?;
     Ok(Raised { lower: Some(capability) })
 }
 
@@ -80,11 +80,23 @@ mod tests {
         // A thread of its own: its sets are lowered for good.
         let thread = std::thread::spawn(|| {
             caps::clear(None, CapSet::Effective).expect("lowering needs no privilege");
-            assert_eq!(raise(Capability::CAP_SYS_ADMIN).err(), Some(Errno::PERM), "nothing is allowed");
+            assert_eq!(
+                raise(Capability::CAP_SYS_ADMIN).err().map(|error| error.errno),
+                Some(Errno::PERM),
+                "nothing is allowed"
+            );
             let allowed = allow(&[Capability::CAP_MKNOD]);
-            assert_eq!(raise(Capability::CAP_SYS_ADMIN).err(), Some(Errno::PERM), "something else is allowed");
+            assert_eq!(
+                raise(Capability::CAP_SYS_ADMIN).err().map(|error| error.errno),
+                Some(Errno::PERM),
+                "something else is allowed"
+            );
             drop(allowed);
-            assert_eq!(raise(Capability::CAP_MKNOD).err(), Some(Errno::PERM), "it is not allowed any more");
+            assert_eq!(
+                raise(Capability::CAP_MKNOD).err().map(|error| error.errno),
+                Some(Errno::PERM),
+                "it is not allowed any more"
+            );
         });
         thread.join().expect("the thread ends well");
     }

@@ -72,7 +72,7 @@ pub fn page(file: &OwnedFd, from: u64) -> Result<Page> {
     let mut map = Map { start: from, length, flags: 0, mapped: 0, count, padding: 0, extents };
     // SAFETY: the kernel reads one `struct fiemap` from `map`, and writes to it and to the `count` extents after it, which are
     // in `map` as well; it outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(file), MAP as Request, &raw mut map) })?;
+    checked(unsafe { libc::ioctl(raw_fd(file), MAP as Request, &raw mut map) }, "FS_IOC_FIEMAP")?;
     let found = map.extents.iter().take(map.mapped as usize);
     let last = found.clone().next_back().filter(|last| last.flags & LAST == 0);
     let next = last.map(|last| last.offset.saturating_add(last.length));

@@ -4,6 +4,7 @@
 //! component is handled by *at() calls on the parent, and nothing is resolved twice.
 
 use std::ffi::CStr;
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -16,7 +17,7 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, StatxAttributes, StatxFlags,
 };
 
-use super::{Errno, Result, checked, with_patience};
+use super::{Called, Errno, Error, Result, checked, with_patience};
 
 /// How many bytes are copied at least when a shared block is written to.
 const COPY_UNIT: u64 = 4096;
@@ -55,6 +56,16 @@ pub struct Status {
     pub allocated: u64,
 }
 
+/// A name that a system call takes and an error shows.
+pub trait Name: rustix::path::Arg + fmt::Debug + Copy {}
+
+impl<T: rustix::path::Arg + fmt::Debug + Copy> Name for T {}
+
+/// Another descriptor of the same open file.
+pub fn duplicate(file: impl AsFd) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(file, 0).by("fcntl")
+}
+
 /// Whether anybody but root may replace entries of the directory.
 pub fn is_open_to_others(status: &Status) -> bool {
     status.uid != 0 || status.mode & 0o022 != 0
@@ -63,8 +74,8 @@ pub fn is_open_to_others(status: &Status) -> bool {
 /// Opens a path from the configuration, or one that the jail made, following links. At start only: no request gets
 /// here.
 #[expect(clippy::disallowed_methods, reason = "the administrator's own paths may lead over links")]
-pub fn open_at_start(path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
-    rustix::fs::openat(rustix::fs::CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
+pub fn open_at_start(path: impl Name, flags: OFlags) -> Result<OwnedFd> {
+    rustix::fs::openat(rustix::fs::CWD, path, flags | OFlags::CLOEXEC, Mode::empty()).by("openat")
 }
 
 /// Opens the directory `path` below `root` for path resolution, without leaving the mount of `root`. An empty path
@@ -72,44 +83,45 @@ pub fn open_at_start(path: impl rustix::path::Arg, flags: OFlags) -> Result<Owne
 pub fn open_below(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let path = if path.is_empty() { "." } else { path };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat2(root, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV)
+    rustix::fs::openat2(root, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV).by_with("openat2", path)
 }
 
 /// Opens the entry `name` of `parent` for inspection: what is mounted on it, if anything, but never what a link points
 /// to.
 pub fn open_entry(parent: impl AsFd, name: &str) -> Result<OwnedFd> {
-    rustix::fs::openat2(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), BENEATH)
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(parent, name, flags, Mode::empty(), BENEATH).by_with("openat2", name)
 }
 
 /// Opens the file or directory `path` below `parent`, staying on its mount. Does not block on a fifo.
-pub fn open(parent: impl AsFd, path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
+pub fn open(parent: impl AsFd, path: impl Name, flags: OFlags) -> Result<OwnedFd> {
     // With O_PATH, openat2(2) refuses flags that apply to an open file.
     let careful = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK | OFlags::NOCTTY };
     let flags = flags | careful | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(parent, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV)
+    rustix::fs::openat2(parent, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV).by_with("openat2", path)
 }
 
 /// Makes the file `name` in `parent`, which must not exist.
 pub fn create(parent: impl AsFd, name: &str, mode: Mode) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(parent, name, flags, mode, BENEATH | ResolveFlags::NO_XDEV)
+    rustix::fs::openat2(parent, name, flags, mode, BENEATH | ResolveFlags::NO_XDEV).by_with("openat2", name)
 }
 
 /// Makes the directory `name` in `parent`, which must not exist.
 pub fn make_directory(parent: impl AsFd, name: &str, mode: Mode) -> Result<()> {
-    rustix::fs::mkdirat(parent, name, mode)
+    rustix::fs::mkdirat(parent, name, mode).by_with("mkdirat", name)
 }
 
 /// Makes the directory `path` below `root`, and any missing parents, each with that mode, and opens it.
 pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut parent = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
+    let mut parent = duplicate(root)?;
     for name in path.split('/').filter(|name| !name.is_empty()) {
         match make_directory(&parent, name, mode) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
+            Ok(()) | Err(Error { errno: Errno::EXIST, .. }) => {}
+            Err(error) => return Err(error),
         }
-        parent = rustix::fs::openat2(&parent, name, flags, Mode::empty(), BENEATH)?;
+        parent = rustix::fs::openat2(&parent, name, flags, Mode::empty(), BENEATH).by_with("openat2", name)?;
     }
     Ok(parent)
 }
@@ -121,7 +133,7 @@ pub fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr) -> Result<()>)
     let mut buffer = [MaybeUninit::uninit(); 4 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
     while let Some(entry) = entries.next() {
-        let entry = entry?;
+        let entry = entry.by("getdents64")?;
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
             act(entry.file_name())?;
         }
@@ -135,9 +147,10 @@ pub fn status(file: impl AsFd) -> Result<Status> {
 }
 
 /// The status of the entry `name` of `parent`, without opening it; an empty name means `parent` itself.
-pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Status> {
+pub fn status_at(parent: impl AsFd, name: impl Name) -> Result<Status> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
+    let found = rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID);
+    let found = found.by_with("statx", name)?;
     Ok(Status {
         id: FileId { device: (found.stx_dev_major, found.stx_dev_minor), inode: found.stx_ino },
         file_type: FileType::from_raw_mode(found.stx_mode.into()),
@@ -153,36 +166,36 @@ pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Stat
 
 /// The id of the filesystem that holds an open file (`f_fsid`), available even after it has shut down.
 pub fn filesystem_id(file: impl AsFd) -> Result<u64> {
-    Ok(rustix::fs::fstatvfs(file)?.f_fsid)
+    Ok(rustix::fs::fstatvfs(file).by("fstatfs")?.f_fsid)
 }
 
 /// Removes the entry `name`, which is not a directory.
-pub fn remove(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<()> {
-    rustix::fs::unlinkat(parent, name, AtFlags::empty())
+pub fn remove(parent: impl AsFd, name: impl Name) -> Result<()> {
+    rustix::fs::unlinkat(parent, name, AtFlags::empty()).by_with("unlinkat", name)
 }
 
 /// Removes the empty directory `name`.
-pub fn remove_directory(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<()> {
-    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+pub fn remove_directory(parent: impl AsFd, name: impl Name) -> Result<()> {
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).by_with("unlinkat", name)
 }
 
 /// Renames an entry, never replacing an existing one.
-pub fn rename_new(from: impl AsFd, old: impl rustix::path::Arg, to: impl AsFd, new: &str) -> Result<()> {
-    rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE)
+pub fn rename_new(from: impl AsFd, old: impl Name, to: impl AsFd, new: &str) -> Result<()> {
+    rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE).by_with("renameat2", (old, new))
 }
 
 /// Whether an open file holds anything but zeros that were never written (lseek(2), `SEEK_DATA`).
 pub fn holds_data(file: impl AsFd) -> Result<bool> {
     match rustix::fs::seek(file, SeekFrom::Data(0)) {
         Err(Errno::NXIO) => Ok(false),
-        found => found.map(|_| true),
+        found => found.map(|_| true).by("lseek"),
     }
 }
 
 /// Writes all these bytes to an open file, from an offset on.
 pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> Result<()> {
     while !bytes.is_empty() {
-        let written = rustix::io::pwrite(&file, bytes, offset)?;
+        let written = rustix::io::pwrite(&file, bytes, offset).by("pwrite")?;
         bytes = bytes.get(written..).filter(|_| written > 0).ok_or(Errno::IO)?;
         offset = offset.saturating_add(written as u64);
     }
@@ -191,30 +204,31 @@ pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> Result<()
 
 /// Syncs a file or directory to disk. This proves nothing if the disk has died: see [`crate::state::Served::sync`].
 pub fn sync(file: impl AsFd) -> Result<()> {
-    rustix::fs::fsync(file)
+    rustix::fs::fsync(file).by("fsync")
 }
 
 /// Takes the lock of an open file (flock(2)); `AGAIN` if somebody else still holds it after two seconds. A copy of the
 /// descriptor in a process that is about to close it, or was just killed, holds the lock for a moment.
 pub fn lock(file: impl AsFd) -> Result<()> {
-    with_patience(Errno::AGAIN, || rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive))
+    let how = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    with_patience(Errno::AGAIN, || rustix::fs::flock(&file, how).by("flock"))
 }
 
 /// Goes back to the beginning of an open file.
 pub fn rewind(file: impl AsFd) -> Result<()> {
-    rustix::fs::seek(file, SeekFrom::Start(0)).map(drop)
+    rustix::fs::seek(file, SeekFrom::Start(0)).map(drop).by("lseek")
 }
 
 /// Reads an open file from its current position to its end; `EFBIG` if that is more than `limit` bytes.
 pub fn read_up_to(file: impl AsFd, limit: usize) -> Result<Vec<u8>> {
     let (mut content, mut part) = (Vec::new(), [0; 4 << 10]);
     while content.len() <= limit {
-        match rustix::io::read(&file, &mut part)? {
+        match rustix::io::read(&file, &mut part).by("read")? {
             0 => return Ok(content),
             length => content.extend(part.iter().take(length)),
         }
     }
-    Err(Errno::FBIG)
+    Err(Errno::FBIG.into())
 }
 
 /// The project id and the flags of an open file (`FS_IOC_FSGETXATTR`, ioctl_xfs_fsgetxattr(2)).
@@ -222,7 +236,7 @@ pub fn attributes(file: impl AsFd) -> Result<fsxattr> {
     let mut raw =
         fsxattr { fsx_xflags: 0, fsx_extsize: 0, fsx_nextents: 0, fsx_projid: 0, fsx_cowextsize: 0, fsx_pad: [0; 8] };
     // SAFETY: the kernel writes one `struct fsxattr` to `raw`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSGETXATTR as Request, &raw mut raw) })?;
+    checked(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSGETXATTR as Request, &raw mut raw) }, "FS_IOC_FSGETXATTR")?;
     Ok(raw)
 }
 
@@ -238,7 +252,7 @@ pub fn set_project(file: impl AsFd, project: u32, flags: u32) -> Result<()> {
 pub fn set_copy_unit(image: impl AsFd) -> Result<()> {
     let found = attributes(&image)?;
     // It must be a multiple of the length of a block, which may be greater (Linux 6.12, or a processor with large pages).
-    let unit = COPY_UNIT.max(rustix::fs::fstatvfs(&image)?.f_frsize);
+    let unit = COPY_UNIT.max(rustix::fs::fstatvfs(&image).by("fstatfs")?.f_frsize);
     let fsx_cowextsize = u32::try_from(unit).map_err(|_| Errno::INVAL)?;
     let wanted = fsxattr { fsx_xflags: found.fsx_xflags | FS_XFLAG_COWEXTSIZE, fsx_cowextsize, ..found };
     let is_set = (found.fsx_xflags, found.fsx_cowextsize) == (wanted.fsx_xflags, wanted.fsx_cowextsize);
@@ -251,10 +265,10 @@ pub fn next_hole(file: impl AsFd, from: u64, end: u64) -> Result<Option<(u64, u6
     if from >= end {
         return Ok(None);
     }
-    let hole = rustix::fs::seek(&file, SeekFrom::Hole(from))?;
+    let hole = rustix::fs::seek(&file, SeekFrom::Hole(from)).by("lseek")?;
     let data = match rustix::fs::seek(&file, SeekFrom::Data(hole)) {
         Err(Errno::NXIO) => end,
-        data => data?.min(end),
+        data => data.by("lseek")?.min(end),
     };
     Ok(Some((hole, data)).filter(|(hole, data)| hole < data))
 }
@@ -268,7 +282,8 @@ pub fn clear_flags(file: impl AsFd, flags: u32) -> Result<()> {
 
 fn set_attributes(file: impl AsFd, attributes: fsxattr) -> Result<()> {
     // SAFETY: the kernel reads one `struct fsxattr` from `attributes`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR as Request, &raw const attributes) }).map(drop)
+    let returned = unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR as Request, &raw const attributes) };
+    checked(returned, "FS_IOC_FSSETXATTR")
 }
 
 /// Clears flags of the entry `name` of `parent`, whatever its type, without opening it.
@@ -285,7 +300,8 @@ pub fn attributes_at(parent: impl AsFd, name: &CStr, call: libc::c_long, raw: &m
     let (size, at) = (size_of::<file_attr>(), libc::AT_SYMLINK_NOFOLLOW);
     // SAFETY: the kernel reads the NUL-terminated name, and reads or writes at most `size` bytes of `raw`; both outlive
     // the call.
-    checked(unsafe { libc::syscall(call, raw_fd(&parent), name.as_ptr(), &raw mut *raw, size, at) }).map(drop)
+    let returned = unsafe { libc::syscall(call, raw_fd(&parent), name.as_ptr(), &raw mut *raw, size, at) };
+    checked(returned, "file_getattr or file_setattr")
 }
 
 /// The system call numbers of file_getattr(2) and file_setattr(2), the same on every architecture.

@@ -9,7 +9,7 @@ use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::file::{FileId, Request, raw_fd};
-use super::{Result, checked};
+use super::{Called, Result, checked};
 
 /// Block major number of loop devices (devices.txt).
 pub const MAJOR: u32 = 7;
@@ -32,7 +32,8 @@ pub struct Binding {
 /// Makes the node of loop device `number` in `directory`.
 pub fn make_node(directory: BorrowedFd<'_>, name: &str, number: u32) -> Result<()> {
     let mode = Mode::RUSR | Mode::WUSR;
-    rustix::fs::mknodat(directory, name, FileType::BlockDevice, mode, rustix::fs::makedev(MAJOR, number))
+    let device = rustix::fs::makedev(MAJOR, number);
+    rustix::fs::mknodat(directory, name, FileType::BlockDevice, mode, device).by_with("mknodat", name)
 }
 
 /// Opens a node made by [`make_node`]. Opening a node whose device does not exist would create the device.
@@ -69,7 +70,8 @@ pub fn configure(device: impl AsFd, image: impl AsFd, how: Configuration<'_>) ->
     let fd = u32::try_from(raw_fd(&image)).map_err(|_| super::Errno::BADF)?;
     let config = raw::loop_config { fd, block_size: how.block_size, info, __reserved: [0; 8] };
     // SAFETY: the kernel reads one `struct loop_config` from `config`, which outlives the call, as does the image's fd.
-    checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CONFIGURE as Request, &raw const config) }).map(drop)
+    let returned = unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CONFIGURE as Request, &raw const config) };
+    checked(returned, "LOOP_CONFIGURE")
 }
 
 /// What the device is bound to; `ENXIO` if it is not bound.
@@ -102,27 +104,28 @@ pub fn take_back(device: impl AsFd) -> Result<()> {
 
 fn set_status(device: impl AsFd, info: &raw::loop_info64) -> Result<()> {
     // SAFETY: the kernel reads one `struct loop_info64` from `info`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_STATUS64 as Request, &raw const *info) }).map(drop)
+    let returned = unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_STATUS64 as Request, &raw const *info) };
+    checked(returned, "LOOP_SET_STATUS64")
 }
 
 /// Unbinds a device. If somebody else has it open, it is only marked, and is unbound at the last close; since Linux
 /// 6.10 it is unbound when the caller closes it. `ENXIO` if it is no longer bound.
 pub fn unbind(device: impl AsFd) -> Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument.
-    checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CLR_FD as Request) }).map(drop)
+    checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CLR_FD as Request) }, "LOOP_CLR_FD")
 }
 
 /// Makes a device take on its image's new length. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
 pub fn refresh_capacity(device: impl AsFd) -> Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no argument.
-    checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_CAPACITY as Request) }).map(drop)
+    checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_CAPACITY as Request) }, "LOOP_SET_CAPACITY")
 }
 
 /// Whether a device refuses writes.
 pub fn is_read_only(device: impl AsFd) -> Result<bool> {
     let mut read_only: libc::c_int = 0;
     // SAFETY: the kernel writes one `int` to `read_only`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(&device), BLKROGET as Request, &raw mut read_only) })?;
+    checked(unsafe { libc::ioctl(raw_fd(&device), BLKROGET as Request, &raw mut read_only) }, "BLKROGET")?;
     Ok(read_only != 0)
 }
 
@@ -130,27 +133,28 @@ pub fn is_read_only(device: impl AsFd) -> Result<bool> {
 pub fn set_read_only(device: impl AsFd, read_only: bool) -> Result<()> {
     let read_only = libc::c_int::from(read_only);
     // SAFETY: the kernel reads one `int` from `read_only`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(&device), BLKROSET as Request, &raw const read_only) }).map(drop)
+    checked(unsafe { libc::ioctl(raw_fd(&device), BLKROSET as Request, &raw const read_only) }, "BLKROSET")
 }
 
 /// Creates the device with this number; `EEXIST` if there already is one.
 pub fn add(control: impl AsFd, number: u32) -> Result<()> {
     let number = libc::c_ulong::from(number);
     // SAFETY: LOOP_CTL_ADD takes a number.
-    checked(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_ADD as Request, number) }).map(drop)
+    checked(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_ADD as Request, number) }, "LOOP_CTL_ADD")
 }
 
 /// Removes a device; `EBUSY` if it is bound or open.
 pub fn remove(control: impl AsFd, number: u32) -> Result<()> {
     let number = libc::c_ulong::from(number);
     // SAFETY: LOOP_CTL_REMOVE takes a number.
-    checked(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_REMOVE as Request, number) }).map(drop)
+    checked(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_REMOVE as Request, number) }, "LOOP_CTL_REMOVE")
 }
 
 fn get_status(device: impl AsFd) -> Result<raw::loop_info64> {
     let mut info = empty_info();
     // SAFETY: the kernel writes one `struct loop_info64` to `info`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_GET_STATUS64 as Request, &raw mut info) })?;
+    let returned = unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_GET_STATUS64 as Request, &raw mut info) };
+    checked(returned, "LOOP_GET_STATUS64")?;
     Ok(info)
 }
 

@@ -4,6 +4,7 @@
 
 pub mod capability;
 pub mod clock;
+mod error;
 pub mod extents;
 pub mod file;
 pub mod landlock;
@@ -15,16 +16,22 @@ pub mod quota;
 pub mod socket;
 pub mod xfs;
 
+pub use error::{Called, Error, failed_with};
 pub use rustix::io::Errno;
 
 /// What a system call returns.
-pub type Result<T> = std::result::Result<T, Errno>;
+pub type Result<T> = std::result::Result<T, Error>;
 
 /// The result of a raw system call or ioctl that reports failure as -1 and errno.
-fn checked(returned: impl Into<i64>) -> Result<i64> {
+fn checked(returned: impl Into<i64>, call: &str) -> Result<()> {
+    value(returned, call).map(drop)
+}
+
+/// The value that a raw system call returned.
+fn value(returned: impl Into<i64>, call: &str) -> Result<i64> {
     match returned.into() {
         value if value >= 0 => Ok(value),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)).by(call),
     }
 }
 
@@ -32,9 +39,9 @@ fn checked(returned: impl Into<i64>) -> Result<i64> {
 pub fn with_patience<T>(passing: Errno, mut call: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..100 {
         match call() {
-            Err(errno) if errno == passing => std::thread::sleep(std::time::Duration::from_millis(20)),
+            Err(error) if error.errno == passing => std::thread::sleep(std::time::Duration::from_millis(20)),
             result => return result,
         }
     }
-    Err(passing)
+    Err(passing.into())
 }

@@ -13,12 +13,12 @@ use nix::libc;
 use rustix::fs::{AtFlags, StatxFlags};
 pub use rustix::mount::MountAttrFlags;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
-    fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen,
 };
 
 use super::file::raw_fd;
-use super::{Errno, Result, checked};
+use super::{Called, Errno, Result, checked};
 
 /// How a single mount is cloned: without those below it.
 pub const CLONE_ONE: OpenTreeFlags =
@@ -29,12 +29,12 @@ pub const BY_DESCRIPTORS: MoveMountFlags =
 
 /// A detached copy of the mount at the open directory or file.
 pub fn clone_of(source: impl AsFd) -> Result<OwnedFd> {
-    rustix::mount::open_tree(source, "", CLONE_ONE)
+    rustix::mount::open_tree(source, "", CLONE_ONE).by("open_tree")
 }
 
 /// A detached copy of the mount at the open directory and of all mounts below it; they stay peers of the originals.
 pub fn clone_of_tree(source: impl AsFd) -> Result<OwnedFd> {
-    rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE)
+    rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE).by("open_tree")
 }
 
 /// Sets what a mount that is held open refuses. Access times are kept as `flags` say, whatever applied before.
@@ -57,44 +57,57 @@ fn mount_setattr(mount: i32, path: &CStr, flags: i32, attr_set: u64, attr_clr: u
     let raw = libc::mount_attr { attr_set, attr_clr, propagation, userns_fd: 0 };
     let (path, size) = (path.as_ptr(), size_of::<libc::mount_attr>());
     // SAFETY: the kernel reads the NUL-terminated path and `size` bytes of `raw`; both outlive the call.
-    checked(unsafe { libc::syscall(libc::SYS_mount_setattr, mount, path, flags, &raw const raw, size) }).map(drop)
+    let returned = unsafe { libc::syscall(libc::SYS_mount_setattr, mount, path, flags, &raw const raw, size) };
+    checked(returned, "mount_setattr")
 }
 
 /// Attaches a detached mount to the open directory or file.
 pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
-    rustix::mount::move_mount(mount, "", target, "", BY_DESCRIPTORS)
+    rustix::mount::move_mount(mount, "", target, "", BY_DESCRIPTORS).by("move_mount")
 }
 
 /// A detached, empty tmpfs with limits on its size and its inodes, and the mode of its root. Device nodes work in it.
 /// The mount table shows `source` as what it was mounted from.
 pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<OwnedFd> {
-    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(context.as_fd(), "source", source)?;
-    fsconfig_set_string(context.as_fd(), "size", size)?;
-    fsconfig_set_string(context.as_fd(), "nr_inodes", inodes)?;
-    fsconfig_set_string(context.as_fd(), "mode", mode)?;
-    fsconfig_create(context.as_fd())?;
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+    let options = [("source", source), ("size", size), ("nr_inodes", inodes), ("mode", mode)];
+    make("tmpfs", &options, &[], MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC)
+}
+
+/// A detached mount of a filesystem with options that have values, and with some that have none.
+pub(super) fn make(
+    filesystem: &str,
+    options: &[(&str, &str)],
+    switches: &[&str],
+    flags: MountAttrFlags,
+) -> Result<OwnedFd> {
+    let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
+    for (option, value) in options {
+        fsconfig_set_string(context.as_fd(), *option, *value).by_with("fsconfig", option)?;
+    }
+    for option in switches {
+        fsconfig_set_flag(context.as_fd(), *option).by_with("fsconfig", option)?;
+    }
+    fsconfig_create(context.as_fd()).by("fsconfig")?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).by("fsmount")
 }
 
 /// Makes the working directory, which is a mount, the root of this mount namespace and detaches the old root. Nothing
 /// may still be shared with another namespace: detaching a shared tree unmounts it there too.
 pub fn pivot_to_working_directory() -> Result<()> {
-    rustix::process::pivot_root(".", ".")?;
-    rustix::mount::unmount(".", UnmountFlags::DETACH)?;
-    rustix::process::chdir("/")
+    rustix::process::pivot_root(".", ".").by("pivot_root")?;
+    detach_private(".")?;
+    change_directory("/")
 }
 
 /// Makes another directory, which is a mount, the root in the way of [`pivot_to_working_directory`].
 pub fn pivot_to(directory: &str) -> Result<()> {
-    rustix::process::chdir(directory)?;
+    change_directory(directory)?;
     pivot_to_working_directory()
 }
 
 /// Detaches a private mount from this namespace, even if it is in use.
 pub fn detach_private(path: &str) -> Result<()> {
-    rustix::mount::unmount(path, UnmountFlags::DETACH)
+    rustix::mount::unmount(path, UnmountFlags::DETACH).by_with("umount2", path)
 }
 
 /// The id of the mount at the entry `name` of `parent` (an empty name means `parent` itself), which is never reused for
@@ -102,7 +115,7 @@ pub fn detach_private(path: &str) -> Result<()> {
 pub fn unique_id(parent: impl AsFd, name: &str) -> Result<Option<NonZeroU64>> {
     let unique = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(parent, name, flags, unique)?;
+    let found = rustix::fs::statx(parent, name, flags, unique).by_with("statx", name)?;
     Ok(NonZeroU64::new(found.stx_mnt_id).filter(|_| found.stx_mask & STATX_MNT_ID_UNIQUE != 0))
 }
 
@@ -132,7 +145,7 @@ fn stat_mount(unique_id: NonZeroU64, what: u32, found: &mut [u8]) -> Result<()> 
     let wanted = mnt_id_req { size, spare: 0, mnt_id: unique_id.get(), param: what.into(), mnt_ns_id: 0 };
     // SAFETY: the kernel reads `size` bytes of `wanted`, and writes at most as many bytes to `found` as it has; both
     // outlive the call.
-    checked(unsafe { libc::syscall(STATMOUNT, &raw const wanted, found.as_mut_ptr(), found.len(), 0_u32) }).map(drop)
+    checked(unsafe { libc::syscall(STATMOUNT, &raw const wanted, found.as_mut_ptr(), found.len(), 0_u32) }, "statmount")
 }
 
 /// The system call number of statmount(2), the same on every architecture.
@@ -141,13 +154,17 @@ pub const STATMOUNT: libc::c_long = __NR_statmount as libc::c_long;
 /// Unmounts the entry `name` of `parent`. The calling thread must have a working directory of its own
 /// ([`super::process::own_working_directory`]): umount2(2) takes no directory descriptor, and the jail has no /proc.
 pub fn unmount_entry(parent: BorrowedFd<'_>, name: &str) -> Result<()> {
-    in_directory(parent, || rustix::mount::unmount(name, UnmountFlags::NOFOLLOW))
+    in_directory(parent, || rustix::mount::unmount(name, UnmountFlags::NOFOLLOW).by_with("umount2", name))
 }
 
 /// Runs `call` with `directory` as the thread's working directory, then leaves it, so that nothing below it stays busy.
 pub fn in_directory<T>(directory: BorrowedFd<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
-    rustix::process::fchdir(directory)?;
+    rustix::process::fchdir(directory).by("fchdir")?;
     let result = call();
-    rustix::process::chdir("/")?;
+    change_directory("/")?;
     result
+}
+
+fn change_directory(path: &str) -> Result<()> {
+    rustix::process::chdir(path).by_with("chdir", path)
 }

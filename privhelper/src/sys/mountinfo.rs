@@ -15,7 +15,7 @@ use bulkhead_protocol::MountFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
-use super::{Errno, Result, file};
+use super::{Called, Errno, Result, file};
 
 /// An open table. Reading it goes from its beginning to its end, so one thread reads at a time.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl MountTable {
     pub fn each(&mut self, mut visit: impl FnMut(&Mount) -> ControlFlow<()>) -> Result<()> {
         let (mut unread, mut part, mut offset, mut mount) = (Vec::new(), [0; PART], 0, Mount::default());
         loop {
-            let length = rustix::io::pread(&self.0, &mut part, offset)?;
+            let length = rustix::io::pread(&self.0, &mut part, offset).by("pread")?;
             offset = offset.saturating_add(length as u64);
             // Only what is new can end a line: a path that somebody has made very long takes many reads.
             let end = part.iter().take(length).rposition(|byte| *byte == b'\n');
@@ -90,7 +90,7 @@ impl MountTable {
             unread.extend_from_slice(part.get(..length).unwrap_or_default());
             let Some(end) = end else {
                 if length == 0 {
-                    return if unread.is_empty() { Ok(()) } else { Err(Errno::BADMSG) };
+                    return if unread.is_empty() { Ok(()) } else { Err(Errno::BADMSG.into()) };
                 }
                 shorten(&mut unread)?;
                 continue;
@@ -112,7 +112,7 @@ impl MountTable {
         let mut polled = vec![PollFd::new(&self.0, PollFlags::PRI)];
         polled.extend(also.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::RDHUP)));
         let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
-        rustix::event::poll(&mut polled, Some(&limit))?;
+        rustix::event::poll(&mut polled, Some(&limit)).by("poll")?;
         Ok(polled.iter().skip(1).any(|descriptor| !descriptor.revents().is_empty()))
     }
 }
@@ -176,7 +176,7 @@ impl Mount {
 fn shorten(line: &mut Vec<u8>) -> Result<()> {
     if line.len() > LONGEST {
         let mut left_out = line.drain(LONGEST / 4..LONGEST / 4 * 3);
-        return if left_out.any(|byte| byte == b' ') { Err(Errno::BADMSG) } else { Ok(()) };
+        return if left_out.any(|byte| byte == b' ') { Err(Errno::BADMSG.into()) } else { Ok(()) };
     }
     Ok(())
 }
@@ -311,7 +311,7 @@ mod tests {
     fn a_table_with_a_line_that_is_not_understood_is_refused() {
         let type_begins = LINE.find("ext3").expect("a type");
         for length in 1..type_begins {
-            assert_eq!(points(&format!("{LINE}\n{}\n", &LINE[..length])), Err(Errno::BADMSG), "{length}");
+            assert_eq!(points(&format!("{LINE}\n{}\n", &LINE[..length])), Err(Errno::BADMSG.into()), "{length}");
         }
         assert_eq!(points(LINE), Ok(vec!["/mnt/a b".to_owned()]));
         assert_eq!(points(""), Ok(Vec::new()));

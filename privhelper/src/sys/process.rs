@@ -4,7 +4,7 @@ use nix::libc;
 use nix::sched::CloneFlags;
 use nix::unistd::ForkResult;
 
-use super::{Errno, Result, checked};
+use super::{Called, Errno, Result, checked};
 
 /// Moves the process to its own mount namespace and empty network namespace. It must be single-threaded.
 pub fn own_namespaces() -> Result<()> {
@@ -22,7 +22,7 @@ pub fn own_working_directory() -> Result<()> {
 }
 
 fn unshare(flags: CloneFlags) -> Result<()> {
-    nix::sched::unshare(flags).map_err(|errno| Errno::from_raw_os_error(errno as i32))
+    nix::sched::unshare(flags).map_err(|errno| Errno::from_raw_os_error(errno as i32)).by("unshare")
 }
 
 /// Splits the process in two; `true` in the child, which dies with its parent.
@@ -32,11 +32,11 @@ pub fn fork() -> Result<bool> {
     match unsafe { nix::unistd::fork() } {
         Ok(ForkResult::Parent { .. }) => Ok(false),
         Ok(ForkResult::Child) => {
-            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).by("prctl")?;
             // The parent may have died before the signal was requested.
-            if rustix::process::getppid() == Some(parent) { Ok(true) } else { Err(Errno::SRCH) }
+            if rustix::process::getppid() == Some(parent) { Ok(true) } else { Err(Errno::SRCH.into()) }
         }
-        Err(errno) => Err(Errno::from_raw_os_error(errno as i32)),
+        Err(errno) => Err(Errno::from_raw_os_error(errno as i32)).by("clone"),
     }
 }
 
@@ -46,17 +46,17 @@ pub fn fork() -> Result<bool> {
 pub fn become_user(user: u32) -> Result<()> {
     use rustix::process::{Gid, Uid};
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    rustix::thread::set_keep_capabilities(true)?;
-    rustix::thread::set_thread_groups(&[])?;
-    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+    rustix::thread::set_keep_capabilities(true).by("prctl")?;
+    rustix::thread::set_thread_groups(&[]).by("setgroups")?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid).by("setresgid")?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).by("setresuid")?;
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).by("prctl")
 }
 
 /// A random number.
 pub fn random() -> Result<u32> {
     let mut bytes = [0; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).by("getrandom")?;
     Ok(u32::from_ne_bytes(bytes))
 }
 
@@ -64,15 +64,15 @@ pub fn random() -> Result<u32> {
 pub fn allow_descriptors(number: u64) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < number) {
-        return Err(Errno::PERM);
+        return Err(Errno::PERM.into());
     }
     let raised = rustix::process::Rlimit { current: Some(number), ..limit };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised)
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).by("setrlimit")
 }
 
 /// Closes the descriptors from `first` to `last`, inclusive (close_range(2), Linux 5.9). Only at start, before any of
 /// them has an owner in this program.
 pub fn close_range(first: u32, last: u32) -> Result<()> {
     // SAFETY: called at start only, when no value of this program owns a descriptor in the range.
-    checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) }).map(drop)
+    checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) }, "close_range")
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use nix::libc;
 
 use super::file::raw_fd;
-use super::{Errno, Result, checked};
+use super::{Errno, Error, Result, checked};
 
 /// A project id (xfs_quota(8)); 0 is the filesystem's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,8 +135,10 @@ pub fn state(filesystem: impl AsFd) -> Result<(Enforcement, u64)> {
     let enforcement = match call(filesystem, GET_XFS_STATE, 0, &mut found) {
         Ok(()) if found.flags & ENFORCED != 0 => Enforcement::Enforced,
         Ok(()) if found.flags & ACCOUNTED != 0 => Enforcement::Accounted,
-        Ok(()) | Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => Enforcement::Off,
-        Err(errno) => return Err(errno),
+        Ok(()) | Err(Error { errno: Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL, .. }) => {
+            Enforcement::Off
+        }
+        Err(error) => return Err(error),
     };
     Ok((enforcement, found.files.iter().map(|[_, blocks, _]| *blocks).fold(0, u64::saturating_add)))
 }
@@ -171,8 +173,8 @@ fn find<T: Default>(
             let (id, quota) = read(&block);
             Ok(Some((ProjectId(id), quota)))
         }
-        Err(Errno::NOENT | Errno::SRCH) => Ok(None),
-        Err(errno) => Err(errno),
+        Err(Error { errno: Errno::NOENT | Errno::SRCH, .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -185,8 +187,8 @@ pub fn set(filesystem: impl AsFd, project: ProjectId, bytes: u64, inodes: u64) -
 fn call<T>(filesystem: impl AsFd, command: u32, id: u32, block: &mut T) -> Result<()> {
     // SAFETY: the kernel reads and writes no more than the command's structure, which `T` mirrors; `block` outlives the
     // call.
-    checked(unsafe { libc::syscall(libc::SYS_quotactl_fd, raw_fd(&filesystem), command, id, &raw mut *block) })
-        .map(drop)
+    let returned = unsafe { libc::syscall(libc::SYS_quotactl_fd, raw_fd(&filesystem), command, id, &raw mut *block) };
+    checked(returned, "quotactl_fd")
 }
 
 fn quota_of(block: &Block) -> ProjectQuota {

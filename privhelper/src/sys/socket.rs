@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use super::file::{self, raw_fd};
-use super::{Errno, Result, checked, with_patience};
+use super::{Called, Errno, Error, Result, checked, with_patience};
 
 /// Who is at the other end of a connection, as it was when it connected (`SO_PEERCRED`, unix(7)).
 #[derive(Clone, Copy, Debug)]
@@ -40,17 +40,18 @@ pub enum Received {
 
 /// A pair of connected packet sockets.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
-    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).by("socketpair")
 }
 
 /// A datagram socket connected to a name in the file system, or to an abstract one if it begins with `@`.
 pub fn connect_datagram(path: &str) -> Result<OwnedFd> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).by("socket")?;
     let address = match path.strip_prefix('@') {
         Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
         None => SocketAddrUnix::new(path)?,
     };
-    rustix::net::connect(&socket, &address)?;
+    rustix::net::connect(&socket, &address).by("connect")?;
     Ok(socket)
 }
 
@@ -62,32 +63,34 @@ pub fn connect_datagram(path: &str) -> Result<OwnedFd> {
 /// have a working directory of its own.
 pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: Option<u32>) -> Result<OwnedFd> {
     if file::status_at(directory, name).is_ok_and(|status| status.file_type != FileType::Socket) {
-        return Err(Errno::EXIST);
+        return Err(Errno::EXIST.into());
     }
     let hidden = format!(".{name}");
     match file::remove(directory, &*hidden) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
+        Ok(()) | Err(Error { errno: Errno::NOENT, .. }) => {}
+        Err(error) => return Err(error),
     }
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, socket_type, SocketFlags::CLOEXEC, None)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, socket_type, SocketFlags::CLOEXEC, None).by("socket")?;
     // The directory entry gets the mode that the socket has when it is bound.
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    super::mount::in_directory(directory.as_fd(), || rustix::net::bind(&socket, &SocketAddrUnix::new(&*hidden)?))?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).by("fchmod")?;
+    let address = SocketAddrUnix::new(&*hidden)?;
+    super::mount::in_directory(directory.as_fd(), || rustix::net::bind(&socket, &address).by_with("bind", &hidden))?;
     if let Some(uid) = owner {
         let uid = Some(rustix::fs::Uid::from_raw(uid));
-        rustix::fs::chownat(directory, &*hidden, uid, None, AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::chownat(directory, &*hidden, uid, None, AtFlags::SYMLINK_NOFOLLOW).by_with("fchownat", &hidden)?;
     }
-    rustix::net::listen(&socket, 128)?;
-    rustix::fs::renameat_with(directory, &*hidden, directory, name, RenameFlags::empty())?;
-    Ok(socket)
+    rustix::net::listen(&socket, 128).by("listen")?;
+    let renamed = rustix::fs::renameat_with(directory, &*hidden, directory, name, RenameFlags::empty());
+    renamed.by_with("renameat2", (&hidden, name)).map(|()| socket)
 }
 
 /// An unconnected socket with an abstract name, which no other socket of the network namespace can have; `ADDRINUSE` if
 /// one still has it after two seconds.
 pub fn take_name(name: &str) -> Result<OwnedFd> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).by("socket")?;
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    with_patience(Errno::ADDRINUSE, || rustix::net::bind(&socket, &address))?;
+    with_patience(Errno::ADDRINUSE, || rustix::net::bind(&socket, &address).by("bind"))?;
     Ok(socket)
 }
 
@@ -97,8 +100,9 @@ pub fn refuse_descriptors(listener: impl AsFd) -> Result<()> {
     let (level, off) = (libc::SOL_SOCKET, 0_i32);
     let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Errno::OVERFLOW)?;
     // SAFETY: the kernel reads `length` bytes, one `int`, from `off`, which outlives the call.
-    checked(unsafe { libc::setsockopt(raw_fd(&listener), level, SO_PASSRIGHTS, (&raw const off).cast(), length) })
-        .map(drop)
+    let returned =
+        unsafe { libc::setsockopt(raw_fd(&listener), level, SO_PASSRIGHTS, (&raw const off).cast(), length) };
+    checked(returned, "SO_PASSRIGHTS")
 }
 
 /// Whether it is known that nobody can connect to a listening socket any more, because it was shut down.
@@ -109,12 +113,12 @@ pub fn is_shut_down(listener: impl AsFd) -> bool {
 
 /// Ends a connection for its peer. Nothing more is received over it.
 pub fn shut_down(connection: impl AsFd) -> Result<()> {
-    rustix::net::shutdown(connection, Shutdown::Both)
+    rustix::net::shutdown(connection, Shutdown::Both).by("shutdown")
 }
 
 /// The next connection.
 pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
-    rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC).by("accept4")
 }
 
 /// Whether the socket is a listening unix socket that preserves packet boundaries.
@@ -132,7 +136,9 @@ pub fn peer(connection: impl AsFd) -> Result<Peer> {
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: the kernel writes at most `length` bytes, one `struct ucred`, to `raw`, and updates `length`; both
     // outlive the call. rustix would turn the pid into a NonZero, but it is 0 for a peer in another pid namespace.
-    checked(unsafe { libc::getsockopt(raw_fd(&connection), level, option, (&raw mut raw).cast(), &raw mut length) })?;
+    let returned =
+        unsafe { libc::getsockopt(raw_fd(&connection), level, option, (&raw mut raw).cast(), &raw mut length) };
+    checked(returned, "SO_PEERCRED")?;
     Ok(Peer { pid: raw.pid, uid: raw.uid })
 }
 
@@ -144,7 +150,7 @@ pub fn peer_process(connection: impl AsFd) -> Result<OwnedFd> {
     let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(|_| Errno::OVERFLOW)?;
     let value = (&raw mut number).cast();
     // SAFETY: the kernel writes at most `length` bytes, one `int`, to `number`, which outlives the call.
-    checked(unsafe { libc::getsockopt(raw_fd(&connection), level, option, value, &raw mut length) })?;
+    checked(unsafe { libc::getsockopt(raw_fd(&connection), level, option, value, &raw mut length) }, "SO_PEERPIDFD")?;
     // SAFETY: the kernel has just created this descriptor for the caller, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
@@ -157,26 +163,27 @@ pub fn has_ended(process: impl AsFd) -> bool {
 
 /// Sets how long a receive waits; `None` means forever.
 pub fn set_receive_timeout(socket: impl AsFd, limit: Option<Duration>) -> Result<()> {
-    set_socket_timeout(socket, Timeout::Recv, limit)
+    set_socket_timeout(socket, Timeout::Recv, limit).by("SO_RCVTIMEO")
 }
 
 /// Sets how long a send waits.
 pub fn set_send_timeout(socket: impl AsFd, limit: Duration) -> Result<()> {
-    set_socket_timeout(socket, Timeout::Send, Some(limit))
+    set_socket_timeout(socket, Timeout::Send, Some(limit)).by("SO_SNDTIMEO")
 }
 
 /// Waits for a packet, and returns whether descriptors come with it. The packet stays queued: receiving it would close
 /// them, and closing a descriptor may block (`SO_LINGER`, socket(7)).
 pub fn brings_descriptors(socket: impl AsFd) -> Result<bool> {
     let mut none = RecvAncillaryBuffer::default();
-    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut [])], &mut none, RecvFlags::PEEK)?;
+    let message =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut [])], &mut none, RecvFlags::PEEK).by("recvmsg")?;
     Ok(message.flags.contains(ReturnFlags::CTRUNC))
 }
 
 /// Receives one packet. It leaves no room for descriptors: the kernel closes any that come uninvited.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
     let room = buffer.len();
-    let (_, length) = rustix::net::recv(socket, buffer, RecvFlags::TRUNC)?;
+    let (_, length) = rustix::net::recv(socket, buffer, RecvFlags::TRUNC).by("recv")?;
     Ok(match length {
         0 => Received::Closed,
         length if length > room => Received::Truncated,
@@ -188,7 +195,8 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
 pub fn receive_with_descriptor(socket: impl AsFd, buffer: &mut [u8]) -> Result<(Received, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC);
+    let message = message.by("recvmsg")?;
     let descriptor = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
@@ -205,7 +213,7 @@ pub fn receive_with_descriptor(socket: impl AsFd, buffer: &mut [u8]) -> Result<(
 pub fn send_at_once(socket: impl AsFd, packet: &[u8]) -> Result<()> {
     let mut nothing = SendAncillaryBuffer::default();
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut nothing, flags).map(drop)
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut nothing, flags).map(drop).by("sendmsg")
 }
 
 /// Sends one packet, and a descriptor with it if there is one.
@@ -216,9 +224,9 @@ pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>
     if let Some(descriptors) = &descriptors
         && !control.push(SendAncillaryMessage::ScmRights(descriptors))
     {
-        return Err(Errno::NOBUFS);
+        return Err(Errno::NOBUFS.into());
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL).map(drop).by("sendmsg")
 }
 
 /// The descriptor that systemd passes at start (sd_listen_fds(3)): always number 3.
@@ -235,7 +243,7 @@ pub fn passed_by_service_manager() -> Result<OwnedFd> {
         Err(errno) => {
             // It is not open: there is nothing to close.
             std::mem::forget(socket);
-            Err(errno)
+            Err(errno).by("fcntl")
         }
     }
 }

@@ -1,16 +1,14 @@
 //! XFS in an image: mounting it, growing it, and what such a mount looks like.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use linux_raw_sys::general::XFS_SUPER_MAGIC;
 use nix::libc;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
-};
+use rustix::mount::MountAttrFlags;
 
 use super::file::{self, Request, raw_fd};
 use super::loopdevice::MAJOR;
-use super::{Result, checked};
+use super::{Called, Result, checked, mount};
 
 /// What every mount refuses: setuid programs and device nodes.
 pub const FLAGS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
@@ -40,17 +38,13 @@ struct Growth {
 /// Mounts the filesystem on a device, and attaches the mount to nothing. All filesystems that were made from one
 /// template have one uuid.
 pub fn mount(device: &str) -> Result<OwnedFd> {
-    let context = fsopen("xfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(context.as_fd(), "source", device)?;
-    fsconfig_set_flag(context.as_fd(), "nouuid")?;
-    fsconfig_create(context.as_fd())?;
-    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, FLAGS)
+    mount::make("xfs", &[("source", device)], &["nouuid"], FLAGS)
 }
 
 /// Whether something that claims to be such a mount, of the filesystem on loop device `number`, is one.
 pub fn is_mount_of(mount: &OwnedFd, number: u32) -> Result<bool> {
     let status = file::status(mount)?;
-    let found = rustix::fs::fstatfs(mount)?;
+    let found = rustix::fs::fstatfs(mount).by("fstatfs")?;
     let (flags, compared) = SHOWN;
     Ok(status.mount_root
         && status.id.device == (MAJOR, number)
@@ -63,7 +57,8 @@ pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
     let (request, flags) = GEOMETRY;
     let mut geometry = [0_u32; 64];
     // SAFETY: the kernel writes one `struct xfs_fsop_geom`, of 256 bytes, to `geometry`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(directory), request as Request, geometry.as_mut_ptr()) })?;
+    let returned = unsafe { libc::ioctl(raw_fd(directory), request as Request, geometry.as_mut_ptr()) };
+    checked(returned, "XFS_IOC_FSGEOMETRY")?;
     Ok(geometry.get(flags).is_some_and(|flags| flags & REFLINK != 0))
 }
 
@@ -72,5 +67,5 @@ pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
 pub fn grow(directory: &OwnedFd, size: u64) -> Result<()> {
     let growth = Growth { blocks: size / BLOCK, inodes: INODES, padding: 0 };
     // SAFETY: the kernel reads one `struct xfs_growfs_data` from `growth`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(directory), GROW as Request, &raw const growth) }).map(drop)
+    checked(unsafe { libc::ioctl(raw_fd(directory), GROW as Request, &raw const growth) }, "XFS_IOC_FSGROWFSDATA")
 }

@@ -1,4 +1,6 @@
 //! The system calls that the seccomp filter allows, from the tables in its source.
+//!
+//! The text is read because it has the names. The compiled tables have numbers only, which differ by architecture.
 
 use std::path::Path;
 

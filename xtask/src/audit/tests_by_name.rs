@@ -1,4 +1,6 @@
 //! The names of the suites' cases, read from their source.
+//!
+//! `--list` of each suite says the same, but takes a build of all suites, and a rule about a page is checked in a second.
 
 use std::path::{Path, PathBuf};
 

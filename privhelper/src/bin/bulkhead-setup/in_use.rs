@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use bulkhead_privhelper::file;
 use bulkhead_privhelper::layout::IMAGE;
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::mountinfo::MountTable;
+use bulkhead_privhelper::{SysError, file};
 use bulkhead_protocol::VolumeId;
 use rustix::io::Errno;
 
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 ///
 /// # Errors
 /// The kernel's error when it cannot be found out.
-pub fn first(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<String>, Errno> {
+pub fn first(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<String>, SysError> {
     let found =
         mounted(pool, volumes)?.map(|(volume, point)| format!("volume {volume} is mounted at {}", shown(&point)));
     match found {
@@ -27,7 +27,7 @@ pub fn first(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<Str
 
 /// A volume that is mounted in this namespace, and where.
 #[expect(clippy::disallowed_methods, reason = "reads the name of what is open already, for comparing only")]
-fn mounted(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<(VolumeId, PathBuf)>, Errno> {
+fn mounted(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<(VolumeId, PathBuf)>, SysError> {
     let (status, mut table) = (file::status(pool)?, MountTable::open()?);
     let path = std::fs::read_link(format!("/proc/self/fd/{}", pool.as_raw_fd()));
     let path = path.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -57,7 +57,7 @@ fn mounted(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<(Volu
 /// A loop device of this host with an image that has the name of a volume's. The path before that name is one of the
 /// helper's own root, and is lost when a helper ends.
 #[expect(clippy::disallowed_methods, reason = "sysfs is the kernel's, and is read by path")]
-fn attached(devices: &Path, volumes: &BTreeSet<&VolumeId>) -> Result<Option<String>, Errno> {
+fn attached(devices: &Path, volumes: &BTreeSet<&VolumeId>) -> Result<Option<String>, SysError> {
     let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
     for device in std::fs::read_dir(devices).map_err(errno)? {
         let device = device.map_err(errno)?;
@@ -105,7 +105,8 @@ mod tests {
             said("/image", &[&ours]),
         ];
         std::fs::remove_dir_all(&path).expect("an end");
-        assert_eq!(attached(&path, &BTreeSet::new()), Err(Errno::NOENT), "what cannot be looked at may be attached");
+        let gone = attached(&path, &BTreeSet::new()).map_err(|error| error.errno);
+        assert_eq!(gone, Err(Errno::NOENT), "what cannot be looked at may be attached");
         assert_eq!(outcomes, [found.clone(), found, None, None, None]);
     }
 }

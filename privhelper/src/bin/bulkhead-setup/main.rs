@@ -19,13 +19,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bulkhead_privhelper::file;
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
 use bulkhead_privhelper::start::{directory, host, jail, marker, privileges, proof};
+use bulkhead_privhelper::{SysError, file};
 use bulkhead_protocol::PoolName;
 use caps::{CapSet, Capability};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::FsOpenFlags;
 
@@ -93,17 +93,17 @@ fn init_pools(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
         return Err("init-pool: no directory is given; see --help".to_owned());
     }
     for (name, path) in pools {
-        let failed = |errno: Errno| format!("cannot make {} a pool: {errno}", shown(&path));
+        let failed = |error: SysError| format!("cannot make {} a pool: {error}", shown(&path));
         let directory = open_to_write(&path).map_err(failed)?;
         match marker::make(&directory, name.as_ref()) {
             Ok(_) => println!("{} is now a pool", shown(&path)),
-            Err(Errno::EXIST) => {
+            Err(SysError { errno: Errno::EXIST, .. }) => {
                 let text = marker::read(&directory).map_err(failed)?;
                 is_called(&String::from_utf8_lossy(&text), name.as_ref())
                     .map_err(|complaint| format!("{} {complaint}", shown(&path)))?;
                 println!("{} is already a pool", shown(&path));
             }
-            Err(errno) => return Err(failed(errno)),
+            Err(error) => return Err(failed(error)),
         }
     }
     Ok(true)
@@ -129,10 +129,8 @@ fn pool(argument: &str) -> Result<(Option<PoolName>, PathBuf), String> {
     read().map_err(|complaint: String| format!("init-pool: {complaint}"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the administrator's own paths may lead over links")]
-fn open_to_write(directory: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(rustix::fs::CWD, directory, flags, Mode::empty())
+fn open_to_write(directory: &Path) -> Result<OwnedFd, SysError> {
+    file::open_at_start(directory, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 /// Prints a line for each thing that must be right; `false` if one is not. Changes nothing except for trial mounts,
@@ -151,7 +149,7 @@ fn check(config: &Config) -> bool {
     say("capabilities", check_capabilities(mounts_images));
     if mounts_images {
         let context = rustix::mount::fsopen("xfs", FsOpenFlags::FSOPEN_CLOEXEC);
-        let why = |errno| format!("the kernel cannot mount XFS: {errno}; load its module (modprobe xfs)");
+        let why = |error| format!("the kernel cannot mount XFS: {error}; load its module (modprobe xfs)");
         say("filesystems in images", context.map(drop).map_err(why));
     }
     match host::inspect(config, open_nearest, false) {
@@ -199,11 +197,13 @@ fn check_capabilities(mounts_images: bool) -> Result<(), String> {
 }
 
 /// Opens a directory from the configuration. For one that the helper would make, the nearest directory above stands in.
-fn open_nearest(config: &Config, path: &Path) -> Result<(PathBuf, OwnedFd), Errno> {
+fn open_nearest(config: &Config, path: &Path) -> Result<(PathBuf, OwnedFd), SysError> {
     let mut nearest = path;
     loop {
         match (directory::open(nearest), nearest.parent()) {
-            (Err(Errno::NOENT), Some(parent)) if config.below_kubelet(nearest).is_some() => nearest = parent,
+            (Err(SysError { errno: Errno::NOENT, .. }), Some(parent)) if config.below_kubelet(nearest).is_some() => {
+                nearest = parent
+            }
             (opened, _) => return Ok((nearest.to_owned(), opened?)),
         }
     }

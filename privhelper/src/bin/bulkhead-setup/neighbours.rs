@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use bulkhead_privhelper::file;
 use bulkhead_privhelper::layout::{self, Entry, MARKER};
 use bulkhead_privhelper::log::shown;
+use bulkhead_privhelper::{SysError, file};
 use rustix::io::Errno;
 
 use crate::open_to_write;
@@ -18,16 +18,18 @@ use crate::open_to_write;
 /// # Errors
 /// A sentence when one cannot be looked at, or one that is named is none.
 pub fn projects(pool: &Path, directory: &OwnedFd, named: &[PathBuf]) -> Result<BTreeSet<u32>, String> {
-    let own = file::status(directory).map_err(|errno| format!("cannot inspect {}: {errno}", shown(pool)))?.id;
+    let own = file::status(directory).map_err(|error| format!("cannot inspect {}: {error}", shown(pool)))?.id;
     let mut taken = BTreeSet::new();
     let beside =
-        beside(pool).map_err(|errno| format!("cannot look for other pools beside {}: {errno}", shown(pool)))?;
+        beside(pool).map_err(|error| format!("cannot look for other pools beside {}: {error}", shown(pool)))?;
     for other in named.iter().cloned().chain(beside) {
         let is_named = named.contains(&other);
-        let cannot = |errno: Errno| format!("cannot look at the other pool {}: {errno}", shown(&other));
+        let cannot = |error: SysError| format!("cannot look at the other pool {}: {error}", shown(&other));
         let opened = match open_to_write(&other) {
             // It is no directory, is gone by now, or is a mount of a filesystem elsewhere, which has no projects.
-            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::STALE | Errno::NOTCONN) if !is_named => continue,
+            Err(SysError {
+                errno: Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::STALE | Errno::NOTCONN, ..
+            }) if !is_named => continue,
             opened => opened.map_err(cannot)?,
         };
         let id = file::status(&opened).map_err(cannot)?.id;
@@ -46,7 +48,7 @@ pub fn projects(pool: &Path, directory: &OwnedFd, named: &[PathBuf]) -> Result<B
 }
 
 /// What is in the directory that the pool is in.
-fn beside(pool: &Path) -> Result<Vec<PathBuf>, Errno> {
+fn beside(pool: &Path) -> Result<Vec<PathBuf>, SysError> {
     let Some(parent) = pool.parent() else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     file::each_entry(&open_to_write(parent)?, |name| {
@@ -56,11 +58,11 @@ fn beside(pool: &Path) -> Result<Vec<PathBuf>, Errno> {
     Ok(found)
 }
 
-fn add(pool: &OwnedFd, taken: &mut BTreeSet<u32>) -> Result<(), Errno> {
+fn add(pool: &OwnedFd, taken: &mut BTreeSet<u32>) -> Result<(), SysError> {
     file::each_entry(pool, |name| {
         let Entry::Volume(id) = Entry::of(&name.to_string_lossy()) else { return Ok(()) };
         match layout::open_volume(pool, id.as_str()) {
-            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => Ok(()),
+            Err(SysError { errno: Errno::NOTDIR | Errno::LOOP | Errno::NOENT, .. }) => Ok(()),
             opened => {
                 taken.extend(layout::project_of(opened?)?.map(|project| project.0));
                 Ok(())

@@ -13,7 +13,7 @@ use bulkhead_privhelper::layout::{self, Entry, MARKER, Record};
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
 use bulkhead_privhelper::start::{host, marker};
-use bulkhead_privhelper::{file, limits};
+use bulkhead_privhelper::{SysError, file, limits};
 use bulkhead_protocol::{VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ pub fn requota(arguments: impl Iterator<Item = String>) -> Result<bool, String> 
     let options = parse(arguments).map_err(|complaint| format!("requota: {complaint}"))?;
     let mut pool = Pool::open(&options)?;
     let path = shown(&options.pool).to_string();
-    let volumes = pool.volumes().map_err(|errno| format!("cannot list {path}: {errno}"))?;
+    let volumes = pool.volumes().map_err(|error| format!("cannot list {path}: {error}"))?;
     if options.writes && !options.while_in_use {
         pool.refuse_in_use(&volumes)?;
     }
@@ -66,10 +66,10 @@ pub fn requota(arguments: impl Iterator<Item = String>) -> Result<bool, String> 
 impl Pool {
     fn open(options: &Options) -> Result<Self, String> {
         let path = shown(&options.pool).to_string();
-        let directory = open_to_write(&options.pool).map_err(|errno| format!("cannot open {path}: {errno}"))?;
-        let text = marker::read(&directory).map_err(|errno| match errno {
+        let directory = open_to_write(&options.pool).map_err(|error| format!("cannot open {path}: {error}"))?;
+        let text = marker::read(&directory).map_err(|error| match error.errno {
             Errno::NOENT => format!("{path} is not a pool: it has no {MARKER}; is its disk mounted?"),
-            errno => format!("cannot read {path}/{MARKER}: {errno}"),
+            _ => format!("cannot read {path}/{MARKER}: {error}"),
         })?;
         if text.split(|byte| *byte == b'\n').next() != Some(marker::HEADER.as_bytes()) {
             return Err(format!("{path}/{MARKER} is not the marker of a pool, or is that of another release"));
@@ -89,12 +89,12 @@ impl Pool {
             Ok(Some(what)) => Err(format!(
                 "{what}; end what uses it and unmount or detach it, or give --while-in-use: whoever uses a volume could fill the pool meanwhile"
             )),
-            Err(errno) => Err(format!("cannot find out whether a volume is in use: {errno}; see --while-in-use")),
+            Err(error) => Err(format!("cannot find out whether a volume is in use: {error}; see --while-in-use")),
         }
     }
 
     /// The volumes, each with the project that it has for itself, if it has one.
-    fn volumes(&mut self) -> Result<Vec<(VolumeId, Option<ProjectId>)>, Errno> {
+    fn volumes(&mut self) -> Result<Vec<(VolumeId, Option<ProjectId>)>, SysError> {
         let mut ids = Vec::new();
         file::each_entry(&self.directory, |name| {
             if let Entry::Volume(id) = Entry::of(&name.to_string_lossy()) {
@@ -106,7 +106,7 @@ impl Pool {
         let mut volumes = Vec::new();
         for id in ids {
             let outer = match layout::open_volume(&self.directory, id.as_str()) {
-                Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => continue,
+                Err(SysError { errno: Errno::NOTDIR | Errno::LOOP | Errno::NOENT, .. }) => continue,
                 outer => outer?,
             };
             // The next start empties it.
@@ -124,14 +124,14 @@ impl Pool {
 
     /// Puts a volume into its project, or into a new one. Returns what was done, and whether the volume is limited by now.
     fn limit(&mut self, id: &VolumeId, own: Option<ProjectId>) -> Result<(String, bool), String> {
-        let cannot = |what: &'static str| move |errno: Errno| format!("cannot {what}: {errno}");
+        let cannot = |what: &'static str| move |error: SysError| format!("cannot {what}: {error}");
         let outer = layout::open_volume(&self.directory, id.as_str()).map_err(cannot("open its directory"))?;
-        let record = Record::read(&outer).map_err(|errno| match errno {
+        let record = Record::read(&outer).map_err(|error| match error.errno {
             Errno::NODATA => {
                 "it has no record, so its size is not known: copy it again with extended attributes".to_owned()
             }
             Errno::BADMSG => "its record is damaged, or from a later release".to_owned(),
-            errno => format!("cannot read its record: {errno}"),
+            _ => format!("cannot read its record: {error}"),
         })?;
         let project = own.map_or_else(|| self.free_project(), Ok)?;
         self.owners.insert(project.0, id.clone());
@@ -147,9 +147,9 @@ impl Pool {
             quota::set(&self.directory, project, wanted.0, wanted.1).map_err(cannot("set its quota"))?;
             after = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
         }
-        let mut found = charged.map_err(|errno| match errno {
+        let mut found = charged.map_err(|error| match error.errno {
             Errno::AGAIN => "it changes faster than it can be gone through: end what uses it, and repeat".to_owned(),
-            errno => cannot("go through its files")(errno),
+            _ => cannot("go through its files")(error),
         })?;
         if !before.is_limited_to(wanted) {
             found.moved = found.moved.saturating_add(1);
@@ -165,7 +165,7 @@ impl Pool {
     }
 
     /// Puts everything in a volume into a project, the volume's own directory last.
-    fn charge(&self, id: &VolumeId, outer: &OwnedFd, project: ProjectId, now: ProjectQuota) -> Result<Found, Errno> {
+    fn charge(&self, id: &VolumeId, outer: &OwnedFd, project: ProjectId, now: ProjectQuota) -> Result<Found, SysError> {
         let is_of_another =
             |project: u32| self.owners.get(&project).map_or_else(|| self.taken.contains(&project), |owner| owner != id);
         let (title, found, told) = (id.as_str(), Found::default(), Instant::now());
@@ -184,7 +184,7 @@ impl Pool {
     }
 
     /// Whether there is nothing to do, so that limits need not be lifted.
-    fn is_charged(&self, walk: &mut Walk<'_>, outer: &OwnedFd) -> Result<bool, Errno> {
+    fn is_charged(&self, walk: &mut Walk<'_>, outer: &OwnedFd) -> Result<bool, SysError> {
         walk.writes = false;
         let looked = self.repeat(walk, outer);
         walk.writes = self.writes;
@@ -193,7 +193,7 @@ impl Pool {
     }
 
     /// How many entries a volume may turn out to have. While it is used, it may get more without end.
-    fn most_entries(&self) -> Result<u64, Errno> {
+    fn most_entries(&self) -> Result<u64, SysError> {
         let found = rustix::fs::fstatvfs(&self.directory)?;
         let inodes = found.f_files.saturating_sub(found.f_ffree);
         Ok(if self.while_in_use { inodes.saturating_mul(4).saturating_add(MORE_ENTRIES) } else { u64::MAX })
@@ -204,11 +204,11 @@ impl Pool {
         self.owners.contains_key(&project) || self.taken.contains(&project)
     }
 
-    fn repeat(&self, walk: &mut Walk<'_>, outer: &OwnedFd) -> Result<(), Errno> {
+    fn repeat(&self, walk: &mut Walk<'_>, outer: &OwnedFd) -> Result<(), SysError> {
         let mut moved = 0_u64;
         for _ in 0..ATTEMPTS {
             match walk.below(outer) {
-                Err(Errno::AGAIN) => {}
+                Err(SysError { errno: Errno::AGAIN, .. }) => {}
                 done => {
                     walk.found.moved = walk.found.moved.saturating_add(moved);
                     return done;
@@ -216,7 +216,7 @@ impl Pool {
             }
             moved = moved.saturating_add(std::mem::take(&mut walk.found).moved);
         }
-        Err(Errno::AGAIN)
+        Err(Errno::AGAIN.into())
     }
 
     /// A project of the range that no volume has, and to which nothing is charged.
@@ -224,7 +224,7 @@ impl Pool {
         let (first, last) = self.ids;
         for id in (first..=last).filter(|id| !self.is_taken(*id)) {
             let found = quota::get(&self.directory, Look::Waiting, ProjectId(id));
-            if found.map_err(|errno| format!("cannot look at project {id}: {errno}"))?.is_unused() {
+            if found.map_err(|error| format!("cannot look at project {id}: {error}"))?.is_unused() {
                 return Ok(ProjectId(id));
             }
         }
@@ -233,7 +233,7 @@ impl Pool {
 }
 
 fn check_quotas(directory: &OwnedFd, path: &str) -> Result<(), String> {
-    match quota::state(directory).map_err(|errno| format!("cannot query the quotas of {path}: {errno}"))?.0 {
+    match quota::state(directory).map_err(|error| format!("cannot query the quotas of {path}: {error}"))?.0 {
         Enforcement::Enforced => {}
         Enforcement::Off | Enforcement::Accounted => {
             return Err(format!(
@@ -244,17 +244,17 @@ fn check_quotas(directory: &OwnedFd, path: &str) -> Result<(), String> {
     match file::attributes(directory).map(|found| found.fsx_projid) {
         Ok(0) => Ok(()),
         Ok(project) => Err(format!("{path} itself is in project {project}; run: chattr -P -p 0 {path}")),
-        Err(errno) => Err(format!("cannot read the project id of {path}: {errno}")),
+        Err(error) => Err(format!("cannot read the project id of {path}: {error}")),
     }
 }
 
 /// Keeps helpers from a pool, and from its filesystem: project ids belong to that.
 fn lock(directory: &OwnedFd, path: &Path) -> Result<[OwnedFd; 2], String> {
     let path = shown(path);
-    let cannot = |errno: Errno| match errno {
+    let cannot = |error: SysError| match error.errno {
         Errno::AGAIN => format!("{path} is in use; {STOP}"),
         Errno::ADDRINUSE => format!("a pool on the filesystem of {path} is in use; {STOP}"),
-        errno => format!("cannot lock {path}: {errno}"),
+        _ => format!("cannot lock {path}: {error}"),
     };
     let marker = file::open(directory, MARKER, OFlags::RDONLY).map_err(cannot)?;
     file::lock(&marker).map_err(cannot)?;

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use bulkhead_privhelper::SysError;
 use bulkhead_privhelper::file::{self, FILE_GETATTR, FILE_SETATTR, FileId, PROJECT_INHERIT};
 use linux_raw_sys::general::file_attr;
 use rustix::fs::{FileType, OFlags, RawDir, SeekFrom};
@@ -75,23 +76,23 @@ impl Walk<'_> {
     /// # Errors
     /// `AGAIN` if a directory was moved while it was open, is met twice, or there are more entries than there may be.
     /// Whoever repeats the walk finds nothing to do in what was done.
-    pub fn below(&mut self, top: &OwnedFd) -> Result<(), Errno> {
+    pub fn below(&mut self, top: &OwnedFd) -> Result<(), SysError> {
         let read = OFlags::RDONLY | OFlags::DIRECTORY;
         let (mut above, mut from, mut met) = (Vec::new(), 0, HashSet::new());
         let mut current = file::open(top, ".", read)?;
         loop {
             if let Some((child, next)) = self.read(&current, from, above.len() < DEEPEST)? {
                 if !met.insert(file::status(&child)?.id.inode) {
-                    return Err(Errno::AGAIN);
+                    return Err(Errno::AGAIN.into());
                 }
                 above.push(Level { id: file::status(&current)?.id, next });
                 (current, from) = (child, 0);
                 continue;
             }
             let Some(Level { id, next }) = above.pop() else { return Ok(()) };
-            let parent = file::open_at_start(format!("/proc/self/fd/{}/..", current.as_raw_fd()), read)?;
+            let parent = file::open_at_start(&format!("/proc/self/fd/{}/..", current.as_raw_fd()), read)?;
             if file::status(&parent)?.id != id {
-                return Err(Errno::AGAIN);
+                return Err(Errno::AGAIN.into());
             }
             (current, from) = (parent, next);
         }
@@ -99,7 +100,7 @@ impl Walk<'_> {
 
     /// Goes through a directory's entries from some place on, up to the next that is a directory. Returns that, and the
     /// place after it.
-    fn read(&mut self, directory: &OwnedFd, from: u64, descends: bool) -> Result<Option<(OwnedFd, u64)>, Errno> {
+    fn read(&mut self, directory: &OwnedFd, from: u64, descends: bool) -> Result<Option<(OwnedFd, u64)>, SysError> {
         rustix::fs::seek(directory, SeekFrom::Start(from))?;
         let mut buffer = [MaybeUninit::uninit(); 4 << 10];
         let mut entries = RawDir::new(directory, &mut buffer);
@@ -111,21 +112,21 @@ impl Walk<'_> {
             }
             self.found.entries = self.found.entries.saturating_add(1);
             if self.found.entries > self.most {
-                return Err(Errno::AGAIN);
+                return Err(Errno::AGAIN.into());
             }
             self.tell();
             let result = match self.charge(directory, name) {
-                Ok(Some(_)) if !descends => Err(Errno::NAMETOOLONG),
+                Ok(Some(_)) if !descends => Err(Errno::NAMETOOLONG.into()),
                 result => result,
             };
             match result {
                 Ok(Some(child)) => return Ok(Some((child, entry.next_entry_cookie()))),
                 // It is gone meanwhile.
-                Ok(None) | Err(Errno::NOENT) => {}
-                Err(Errno::XDEV) => add(&mut self.found.covered),
-                Err(errno) => {
+                Ok(None) | Err(SysError { errno: Errno::NOENT, .. }) => {}
+                Err(SysError { errno: Errno::XDEV, .. }) => add(&mut self.found.covered),
+                Err(error) => {
                     add(&mut self.found.failed);
-                    self.found.first.get_or_insert_with(|| format!("{:?}: {errno}", name.to_string_lossy()));
+                    self.found.first.get_or_insert_with(|| format!("{:?}: {error}", name.to_string_lossy()));
                 }
             }
         }
@@ -133,7 +134,7 @@ impl Walk<'_> {
     }
 
     /// Puts an entry into the project. Returns it if it is a directory.
-    fn charge(&mut self, parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
+    fn charge(&mut self, parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>, SysError> {
         match file::status_at(parent, name)?.file_type {
             FileType::Directory => {
                 let directory = file::open(parent, name, OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -144,10 +145,10 @@ impl Walk<'_> {
                 // Opening a device may have effects, and it may be in the file's place by now.
                 let found = file::open(parent, name, OFlags::PATH)?;
                 if file::status(&found)?.file_type != FileType::RegularFile {
-                    return Err(Errno::AGAIN);
+                    return Err(Errno::AGAIN.into());
                 }
                 let path = format!("/proc/self/fd/{}", found.as_raw_fd());
-                self.charge_open(&file::open_at_start(path, OFlags::RDONLY | OFlags::NONBLOCK)?, false)?;
+                self.charge_open(&file::open_at_start(&path, OFlags::RDONLY | OFlags::NONBLOCK)?, false)?;
                 Ok(None)
             }
             _ => self.charge_by_name(parent, name).map(|()| None),
@@ -155,7 +156,7 @@ impl Walk<'_> {
     }
 
     /// Puts an open file or directory into the project.
-    pub fn charge_open(&mut self, open: &OwnedFd, is_directory: bool) -> Result<(), Errno> {
+    pub fn charge_open(&mut self, open: &OwnedFd, is_directory: bool) -> Result<(), SysError> {
         let found = file::attributes(open)?;
         let flags = if is_directory { PROJECT_INHERIT } else { 0 };
         if found.fsx_projid == self.project && found.fsx_xflags & flags == flags {
@@ -171,7 +172,7 @@ impl Walk<'_> {
     }
 
     /// Puts into the project what cannot be opened.
-    fn charge_by_name(&mut self, parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    fn charge_by_name(&mut self, parent: &OwnedFd, name: &CStr) -> Result<(), SysError> {
         let mut raw = file_attr { fa_xflags: 0, fa_extsize: 0, fa_nextents: 0, fa_projid: 0, fa_cowextsize: 0 };
         let mut charge = || {
             file::attributes_at(parent, name, FILE_GETATTR, &mut raw)?;
@@ -187,8 +188,10 @@ impl Walk<'_> {
             Ok((true, _)) => add(&mut self.found.moved),
             Ok((_, true)) => add(&mut self.found.shared),
             Ok(_) => {}
-            Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY) => add(&mut self.found.uncharged),
-            Err(errno) => return Err(errno),
+            Err(SysError { errno: Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY, .. }) => {
+                add(&mut self.found.uncharged)
+            }
+            Err(error) => return Err(error),
         }
         Ok(())
     }

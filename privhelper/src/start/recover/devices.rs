@@ -16,7 +16,7 @@ use crate::start::patience;
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::{self, OURS};
 use crate::sys::socket;
-use crate::sys::{Errno, Result as SysResult};
+use crate::sys::{Errno, Error as SysError, Result as SysResult};
 
 /// How long a device may take to answer after others have used up the time of all.
 const LEAST: Duration = Duration::from_millis(200);
@@ -62,7 +62,7 @@ impl Devices {
 /// A sentence when that is not possible.
 pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
     let mut numbers =
-        list(&host.devices).map_err(|errno| format!("cannot list the loop devices in /sys/block: {errno}"))?;
+        list(&host.devices).map_err(|error| format!("cannot list the loop devices in /sys/block: {error}"))?;
     // Together, so that nobody can delay a start by many that do not answer.
     let (mut devices, begun) = (Devices::default(), Instant::now());
     while let Some(first) = numbers.first().copied() {
@@ -78,7 +78,7 @@ pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
         let asked = patience::in_child(limit, Some(jail.nodes.0.as_fd()), ask, recorded);
         numbers.retain(|number| !found.contains_key(number));
         devices.found.append(&mut found);
-        match asked.map_err(|errno| format!("cannot look at loop devices: {errno}"))? {
+        match asked.map_err(|error| format!("cannot look at loop devices: {error}"))? {
             Ok(()) if numbers.is_empty() => {}
             Ok(()) => return Err(format!("cannot look at loop device {first}")),
             Err(waiting) => {
@@ -117,7 +117,7 @@ fn look(nodes: &OwnedFd, number: u32) -> Found {
     // A failure may be transient.
     let mut found = look();
     for _ in 0..3 {
-        if matches!(found, Ok(_) | Err(Errno::NXIO)) {
+        if matches!(found, Ok(_) | Err(SysError { errno: Errno::NXIO, .. })) {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -128,8 +128,8 @@ fn look(nodes: &OwnedFd, number: u32) -> Found {
             let image = (found.image.device, found.image.inode);
             Found::Bound { image, on: found.on, label: found.label }
         }
-        Err(Errno::NXIO) => Found::Unbound,
-        Err(errno) => Found::Failed(errno.raw_os_error()),
+        Err(SysError { errno: Errno::NXIO, .. }) => Found::Unbound,
+        Err(error) => Found::Failed(error.errno.raw_os_error()),
     }
 }
 
@@ -166,13 +166,13 @@ impl Recovery {
                 log::error!("another program has attached a volume's image once more volume={id} number={number}");
                 continue;
             }
-            let fail = |errno| format!("cannot take over loop device {number}: {errno}");
+            let fail = |error| format!("cannot take over loop device {number}: {error}");
             let device = self.state.loops.adopt(&id, number).map_err(fail)?;
             // Whose these are cannot be told: a tenant may have bound a number that was once its own to this device.
             holds.remove(&number).unwrap_or_default().into_iter().for_each(|hold| self.state.loops.give_up(hold));
             // Who has the device open can keep it from being as it was. It is tried again before anybody else gets it.
-            let device = self.state.loops.revive(&id, device, image).unwrap_or_else(|errno| {
-                log::warning!("a loop device cannot be taken back from who has it open number={number} errno={errno}");
+            let device = self.state.loops.revive(&id, device, image).unwrap_or_else(|error| {
+                log::warning!("a loop device cannot be taken back from who has it open number={number} error={error}");
                 Some(device)
             });
             self.state

@@ -14,7 +14,7 @@ use crate::state::layout::{self, Entry};
 use crate::state::{Deleted, Kind, Pool, Record, Served, Volume};
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
-use crate::sys::{Errno, Result as SysResult};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult};
 
 /// What an entry of a pool with a volume's name turns out to be.
 enum Found {
@@ -29,8 +29,8 @@ impl Recovery {
     pub(super) fn find_volumes(&mut self) {
         let pools = self.state.pools.clone();
         for (pool, served) in pools.iter().filter_map(|pool| Some((pool, pool.state.as_ref().ok()?))) {
-            if let Err(errno) = self.scan(pool, served) {
-                let why = format!("it cannot be listed: {errno}");
+            if let Err(error) = self.scan(pool, served) {
+                let why = format!("it cannot be listed: {error}");
                 log::error!("a pool is not served pool={} condition={why:?}", pool.config.name);
                 let _ = pool.trouble.set(why);
             }
@@ -105,30 +105,34 @@ impl Recovery {
 
     /// Takes note of a volume, and repairs what a crash may have left unfinished.
     fn adopt(&mut self, pool: &Arc<Pool>, served: &Served, id: &VolumeId) -> Result<Found, String> {
-        let say = |errno: Errno| errno.to_string();
+        let say = |error: SysError| error.to_string();
         let directory = match layout::open_volume(&served.directory, id.as_str()) {
-            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Foreign),
+            Err(SysError { errno: Errno::NOTDIR | Errno::LOOP, .. }) => return Ok(Found::Foreign),
             directory => directory.map_err(say)?,
         };
         if layout::is_deleted_in_place(&file::status(&directory).map_err(say)?) {
             return Ok(Found::Deleted);
         }
         let mut record = match Record::read(&directory) {
-            Err(Errno::NODATA) => {
+            Err(SysError { errno: Errno::NODATA, .. }) => {
                 return Err("it has no record: was it restored without extended attributes (rsync -X, tar --xattrs)?"
                     .to_owned());
             }
-            Err(Errno::BADMSG) => return Err("its record is damaged, or from a later release".to_owned()),
-            record => record.map_err(|errno| format!("its record cannot be read: {errno}"))?,
+            Err(SysError { errno: Errno::BADMSG, .. }) => {
+                return Err("its record is damaged, or from a later release".to_owned());
+            }
+            record => record.map_err(|error| format!("its record cannot be read: {error}"))?,
         };
         let project = self.own_project(pool, served, id, &directory)?;
-        let origin = layout::read_origin(&directory).map_err(|errno| format!("what it is a copy of: {errno}"))?;
+        let origin = layout::read_origin(&directory).map_err(|error| format!("what it is a copy of: {error}"))?;
         let mut allocated = 0;
         let content = match record.spec.kind {
             VolumeKind::Directory { inodes, .. } => {
                 let data = match layout::open_content(&served.directory, id, Kind::Directory, OFlags::PATH) {
                     // A deletion of an unused volume was interrupted.
-                    Err(Errno::NOENT) if record.unused && is_empty(&directory, c"").map_err(say)? => {
+                    Err(SysError { errno: Errno::NOENT, .. })
+                        if record.unused && is_empty(&directory, c"").map_err(say)? =>
+                    {
                         return Ok(Found::Deleted);
                     }
                     data => data.map_err(say)?,
@@ -175,7 +179,7 @@ impl Recovery {
         id: &VolumeId,
         directory: &OwnedFd,
     ) -> Result<Option<ProjectId>, String> {
-        let project = layout::project_of(directory).map_err(|errno| errno.to_string())?;
+        let project = layout::project_of(directory).map_err(|error| error.to_string())?;
         let remedy = "it was copied, or made with quota=none; stop the helper, then run bulkhead-setup requota";
         match project {
             None if pool.has_quotas() => Err(format!("it has no project id, so nothing would limit it: {remedy}")),
@@ -213,8 +217,12 @@ fn restore_quota(
             served.filesystem.set_quota(project, wanted)
         }
         // There are no quotas.
-        Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) if !pool.has_quotas() => Ok(()),
-        Err(errno) => Err(errno),
+        Err(SysError { errno: Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL, .. })
+            if !pool.has_quotas() =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -227,7 +235,7 @@ fn check_kind(image: &OwnedFd, kind: VolumeKind) -> Result<(), String> {
             let kind = Kind::from(kind);
             Err(format!("its record is that of a {kind}, and its image is not: put back what was there"))
         }
-        Err(errno) => Err(format!("its image cannot be inspected: {errno}")),
+        Err(error) => Err(format!("its image cannot be inspected: {error}")),
     }
 }
 
@@ -236,7 +244,7 @@ fn finish_growth(served: &Served, id: &VolumeId, image: &OwnedFd, record: &mut R
     let status = file::status(image)?;
     if status.allocated > status.size {
         // Blocks that were allocated for a growth that did not finish.
-        rustix::fs::ftruncate(image, status.size)?;
+        rustix::fs::ftruncate(image, status.size).by("ftruncate")?;
     }
     if let Some(size) = Bytes::try_from(status.size).ok().filter(|size| *size > record.spec.size) {
         record.spec.size = size;
