@@ -13,6 +13,7 @@ use std::sync::Arc;
 use bulkhead_privhelper::server::{self, Service};
 use bulkhead_privhelper::start::config::{self, Command, Config};
 use bulkhead_privhelper::start::filter::{self, Process};
+use bulkhead_privhelper::start::refusal::{Refusal, Why};
 use bulkhead_privhelper::start::{directory, host, jail, outside, privileges, proof, recover, split, welcome};
 use bulkhead_privhelper::{log, watch};
 use nix::sys::signal::{SigSet, Signal};
@@ -24,18 +25,18 @@ fn main() -> ExitCode {
             Ok(())
         }
         Ok(Command::Serve(config)) => serve(&config),
-        Err(complaint) => Err(complaint),
+        Err(complaint) => Err(Why::Configuration.because(complaint)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(complaint) => {
-            log::last_words(&complaint);
+        Err(refusal) => {
+            log::last_words(&refusal.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-fn serve(config: &Config) -> Result<(), String> {
+fn serve(config: &Config) -> Result<(), Refusal> {
     // Afterwards, no filter allows it.
     std::sync::LazyLock::force(&log::IS_JOURNAL);
     server::allow_descriptors(config.pools.len())?;

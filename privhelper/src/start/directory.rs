@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::config::Config;
 use super::mounts::{Mounts, Position};
+use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
 
@@ -80,7 +81,7 @@ impl Directory {
     ///
     /// # Errors
     /// A sentence when it cannot be inspected, or is not there any more.
-    pub fn position(&self, mounts: &Mounts) -> Result<Position, String> {
+    pub fn position(&self, mounts: &Mounts) -> Result<Position, Refusal> {
         let status = file::status(&self.descriptor);
         let status = status.map_err(|error| format!("cannot inspect {}: {error}", shown(&self.path)))?;
         Position::of(&self.real_path, status.mount_id, mounts)
@@ -90,13 +91,13 @@ impl Directory {
     ///
     /// # Errors
     /// A sentence on what is wrong and how to fix it.
-    pub fn check_owner(&self) -> Result<(), String> {
+    pub fn check_owner(&self) -> Result<(), Refusal> {
         let path = shown(&self.path).to_string();
         let status = file::status(&self.descriptor).map_err(|error| format!("cannot inspect {path}: {error}"))?;
         if file::is_open_to_others(&status) {
-            return Err(format!(
+            return Err(Why::OpenToOthers.because(format!(
                 "{path} can be changed by users other than root, who could hide a mount in it; run: chown root {path}; chmod go-w {path}"
-            ));
+            )));
         }
         Ok(())
     }
@@ -130,7 +131,7 @@ impl fmt::Display for Role {
 ///
 /// # Errors
 /// A sentence that names two that overlap.
-pub fn refuse_overlap(places: &[(&Directory, Position)]) -> Result<(), String> {
+pub fn refuse_overlap(places: &[(&Directory, Position)]) -> Result<(), Refusal> {
     let mut rest = places;
     while let Some(((one, position), others)) = rest.split_first() {
         let is_below = |one: &Directory, other: &Directory| one.real_path.starts_with(&other.real_path);
@@ -138,7 +139,7 @@ pub fn refuse_overlap(places: &[(&Directory, Position)]) -> Result<(), String> {
             position.overlaps(its) || is_below(one, other) || is_below(other, one)
         };
         if let Some((other, _)) = others.iter().find(overlaps) {
-            return Err(format!("{} and {} overlap; keep them apart", one.role, other.role));
+            return Err(Why::Overlap.because(format!("{} and {} overlap; keep them apart", one.role, other.role)));
         }
         rest = others;
     }
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     /// Whether pools overlap that are on these filesystems, at these places there, and at these paths.
-    fn overlap(places: &[(u32, &str, &str)]) -> Option<String> {
+    fn overlap(places: &[(u32, &str, &str)]) -> Option<Refusal> {
         let directory = |(index, (_, _, path)): (usize, &(u32, &str, &str))| Directory {
             role: Role::Pool(format!("p{index}").parse().expect("a name")),
             path: path.into(),
@@ -171,7 +172,7 @@ mod tests {
             overlap(&inner.iter().zip(paths).map(|(inner, path)| (1, *inner, path)).collect::<Vec<_>>())
         };
         assert_eq!(one_filesystem(&["/a", "/b", "/ab", "/a.b"]), None);
-        let refused = Some("pool p1 and pool p2 overlap; keep them apart".to_owned());
+        let refused = Some(Why::Overlap.because("pool p1 and pool p2 overlap; keep them apart"));
         assert_eq!(one_filesystem(&["/x", "/a", "/a/b"]), refused);
         assert_eq!(one_filesystem(&["/x", "/a/b", "/a"]), refused);
         assert!(one_filesystem(&["/a", "/a"]).is_some());

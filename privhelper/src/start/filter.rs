@@ -14,6 +14,7 @@ use rustix::thread::SecureComputingMode;
 use seccompiler::SeccompCmpOp::{self, Eq, Ge};
 use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter, SeccompRule};
 
+use super::refusal::{Refusal, Why};
 use crate::log;
 use crate::state::layout::DELETED_MODE;
 use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
@@ -44,7 +45,7 @@ pub enum Process {
 ///
 /// # Errors
 /// A sentence on what failed.
-pub fn install(process: Process, on_violation: OnViolation) -> Result<(), String> {
+pub fn install(process: Process, on_violation: OnViolation) -> Result<(), Refusal> {
     let fail = |error: seccompiler::Error| format!("cannot install the seccomp filter: {error}");
     let program = compile(process, on_violation).map_err(|error| fail(error.into()))?;
     seccompiler::apply_filter_all_threads(&program).map_err(fail)?;
@@ -54,7 +55,7 @@ pub fn install(process: Process, on_violation: OnViolation) -> Result<(), String
             log::warning!("not confined: system calls that are not allowed are only logged process={process:?}");
             Ok(())
         }
-        _ => Err("the kernel reports that no seccomp filter is installed".to_owned()),
+        _ => Err(Why::NotConfined.because("the kernel reports that no seccomp filter is installed")),
     }
 }
 

@@ -13,6 +13,7 @@ use super::directory::{self, Directory, Open, Role};
 use super::marker;
 use super::mounts::{self, Mounts};
 use super::pool::{Candidate, HostPool};
+use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::layout::MARKER;
 use crate::state::{PoolConfig, Way};
@@ -64,7 +65,7 @@ impl Host {
 ///
 /// # Errors
 /// One sentence on what is wrong and how to fix it. A pool's own problem is in its entry instead.
-pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, String> {
+pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusal> {
     check_kernel(&rustix::system::uname().release().to_string_lossy())?;
     let say = |what: &'static str| move |error: SysError| format!("cannot open {what}: {error}");
     let table = || MountTable::open().map_err(say("/proc/self/mountinfo"));
@@ -76,7 +77,7 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, String
         .map_err(|error| format!("cannot open /dev/loop-control: {error}; load the loop module (modprobe loop)"))?;
     let max_part = file::open_at_start(MAX_PART, OFlags::RDONLY).and_then(|file| file::read_up_to(file, 16));
     if max_part.is_ok_and(|value| !value.starts_with(b"0")) {
-        return Err("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part".to_owned());
+        return Err(Why::Kernel.because("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part"));
     }
     let mut pools: Vec<_> = config.pools.iter().map(|pool| Candidate::inspect(pool, &mounts, writes)).collect();
     refuse_copies(&mut pools);
@@ -118,7 +119,7 @@ fn refuse_copies(pools: &mut [Candidate<HostPool>]) {
     let is_copied = |pool: &Candidate<HostPool>| pool.uuid.as_ref().is_some_and(|uuid| copied.contains(uuid));
     for pool in pools.iter_mut().filter(|pool| pool.state.is_ok() && is_copied(pool)) {
         let why = "another pool has the same uuid: one of them is a copy; serve only one, or give the copy a marker of its own (remove its .bulkhead, then bulkhead-setup init-pool)";
-        pool.state = Err(why.to_owned());
+        pool.state = Err(Why::Ambiguous.because(why));
     }
 }
 
@@ -134,7 +135,7 @@ pub fn mark_and_wait(host: &mut Host) {
     }
 }
 
-fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims) -> Result<(), String> {
+fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims) -> Result<(), Refusal> {
     let directory = &found.directory.descriptor;
     let cannot = |error| format!("cannot write {}/{MARKER}: {error}", shown(&config.directory));
     if found.marker.is_none() {
@@ -145,8 +146,8 @@ fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims
     let device = file::status(directory).map_err(cannot)?.id.device;
     if let Entry::Vacant(entry) = claims.entry(device) {
         entry.insert(claim(device).map_err(|error| match error.errno {
-            Errno::ADDRINUSE => "another helper serves a pool on the same filesystem, and the two would promise its room twice; serve both pools with one helper".to_owned(),
-            _ => format!("cannot keep other helpers from its filesystem: {error}"),
+            Errno::ADDRINUSE => Why::InUse.because("another helper serves a pool on the same filesystem, and the two would promise its room twice; serve both pools with one helper"),
+            _ => format!("cannot keep other helpers from its filesystem: {error}").into(),
         })?);
     }
     Ok(())
@@ -164,10 +165,14 @@ pub fn claim((major, minor): (u32, u32)) -> SysResult<OwnedFd> {
 ///
 /// # Errors
 /// A sentence when a kernel of that release is too old.
-pub fn check_kernel(release: &str) -> Result<(), String> {
+pub fn check_kernel(release: &str) -> Result<(), Refusal> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if version >= (5, 14) { Ok(()) } else { Err(format!("kernel {release} is too old: 5.14 or later is needed")) }
+    if version >= (5, 14) {
+        Ok(())
+    } else {
+        Err(Why::Kernel.because(format!("kernel {release} is too old: 5.14 or later is needed")))
+    }
 }
 
 #[cfg(test)]
@@ -180,7 +185,7 @@ mod tests {
             check_kernel(release).expect(release);
         }
         for release in ["5.13.19", "5.1", "4.19.0", "3.99", "", "next"] {
-            assert!(check_kernel(release).unwrap_err().contains("5.14 or later"), "{release:?}");
+            assert!(check_kernel(release).is_err_and(|refusal| refusal.why == Why::Kernel), "{release:?}");
         }
     }
 }

@@ -15,6 +15,7 @@ use super::directory::{self, Directory, Role};
 use super::host::Host;
 use super::marker;
 use super::pool::{Candidate, HostPool};
+use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::{PoolConfig, SocketPlace};
 use crate::sys::mount::{self, MountAttrFlags};
@@ -97,7 +98,7 @@ impl Directory {
 ///
 /// # Errors
 /// A sentence that names the step or the directory.
-pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
+pub fn enter(config: &Config, host: &Host) -> Result<Jail, Refusal> {
     let step = |what: &'static str| move |error: SysError| format!("cannot enter the jail: {what}: {error}");
     let at = |directory: &Directory, error| format!("cannot enter the jail: show {}: {error}", shown(&directory.path));
     process::own_namespaces().map_err(step("unshare its namespaces"))?;
@@ -114,7 +115,10 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
     let source = format!("{NODES}/{}", config.driver);
     let nodes = mount::tmpfs(&source, NODES_LIMITS).map_err(step("make a place for device nodes"))?;
     // A publish directory is the only mount point that is sure to exist. It is covered only in this namespace.
-    let (covered, _) = host.publish.first().ok_or("cannot enter the jail: there is no publish directory")?;
+    let (covered, _) = host
+        .publish
+        .first()
+        .ok_or_else(|| Why::Configuration.because("cannot enter the jail: there is no publish directory"))?;
     let covered = covered.reopen().map_err(step("open a publish directory again"))?;
     mount::attach(&root, &covered).map_err(step("mount its root"))?;
     let hang =
@@ -134,7 +138,7 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
     mount::pivot_to_working_directory().map_err(|error| {
         format!("cannot enter the jail: {error}; EINVAL means that the host runs from its initramfs")
     })?;
-    open(config, host, source).map_err(step("open its directories"))
+    Ok(open(config, host, source).map_err(step("open its directories"))?)
 }
 
 /// Where the jail shows the place for the filesystems of a pool.
@@ -169,7 +173,7 @@ impl Jail {
     ///
     /// # Errors
     /// A sentence when it is not to be served.
-    fn claim(&mut self, config: &PoolConfig, host: HostPool) -> Result<JailedPool, String> {
+    fn claim(&mut self, config: &PoolConfig, host: HostPool) -> Result<JailedPool, Refusal> {
         let directory = host.directory.open_inside().map_err(|error| format!("cannot open it in the jail: {error}"))?;
         match marker::claim(&directory, config) {
             Ok(marker) => Ok(JailedPool { host, directory, marker }),

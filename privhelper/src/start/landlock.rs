@@ -14,6 +14,7 @@ use linux_raw_sys::landlock::{
 };
 
 use super::filter::Process;
+use super::refusal::Refusal;
 use crate::log;
 use crate::sys::Result as SysResult;
 use crate::sys::landlock::{self, Handled};
@@ -27,10 +28,11 @@ const TO_EMPTY: u32 = READ_DIR | READ_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR
 ///
 /// # Errors
 /// A sentence when a kernel that can do this fails to.
-pub fn confine(process: Process, pool: Option<&OwnedFd>) -> Result<(), String> {
+pub fn confine(process: Process, pool: Option<&OwnedFd>) -> Result<(), Refusal> {
     match landlock::version() {
         Ok(version) if version >= 2 => {
-            restrict(pool, version).map_err(|error| format!("cannot confine the {process:?} by Landlock: {error}"))
+            let confined = restrict(pool, version);
+            Ok(confined.map_err(|error| format!("cannot confine the {process:?} by Landlock: {error}"))?)
         }
         // Version 1 forbids all moves from one directory to another.
         _ => {

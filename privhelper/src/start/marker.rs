@@ -8,6 +8,7 @@ use bulkhead_protocol::PoolName;
 use linux_raw_sys::general::XFS_SUPER_MAGIC;
 use rustix::fs::{Mode, OFlags};
 
+use super::refusal::{Refusal, Why};
 use crate::bookkeeping::Overhead;
 use crate::log::shown;
 use crate::state::PoolConfig;
@@ -37,7 +38,7 @@ const XFS_INODE: u64 = 512;
 ///
 /// # Errors
 /// One sentence on why the directory is not to be served.
-pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<Option<Marker>, String> {
+pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<Option<Marker>, Refusal> {
     let path = shown(&pool.directory).to_string();
     let fail = |what: &str, error: SysError| format!("cannot {what} {path}/{MARKER}: {error}");
     match file::open(directory, MARKER, OFlags::RDONLY) {
@@ -45,19 +46,19 @@ pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Resu
             let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|error| fail("read", error))?;
             Ok(Some(check(&String::from_utf8_lossy(&content), pool)?))
         }
-        Err(SysError { errno: Errno::NOENT, .. }) if !is_mount_root => Err(format!(
+        Err(SysError { errno: Errno::NOENT, .. }) if !is_mount_root => Err(Why::NotMounted.because(format!(
             "{path} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {path}"
-        )),
+        ))),
         // mkfs.ext4 puts that there.
         Err(SysError { errno: Errno::NOENT, .. })
             if !is_empty(directory, c"lost+found").map_err(|error| fail("find", error))? =>
         {
-            Err(format!(
+            Err(Why::NotEmpty.because(format!(
                 "{path} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {path}"
-            ))
+            )))
         }
         Err(SysError { errno: Errno::NOENT, .. }) => Ok(None),
-        Err(error) => Err(fail("open", error)),
+        Err(error) => Err(fail("open", error).into()),
     }
 }
 
@@ -101,14 +102,15 @@ fn overhead(directory: &OwnedFd) -> SysResult<Overhead> {
 ///
 /// # Errors
 /// One sentence on why the pool is not to be served.
-pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, String> {
+pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, Refusal> {
     let path = shown(&pool.directory);
     let marker = file::open(directory, MARKER, OFlags::RDONLY);
     match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
         Err(SysError { errno: Errno::AGAIN, .. }) => {
-            Err(format!("{path} is served by another helper; stop it first, and its socket before it"))
+            Err(Why::InUse
+                .because(format!("{path} is served by another helper; stop it first, and its socket before it")))
         }
-        marker => marker.map_err(|error| format!("cannot lock {path}/{MARKER}: {error}")),
+        marker => Ok(marker.map_err(|error| format!("cannot lock {path}/{MARKER}: {error}"))?),
     }
 }
 
@@ -146,21 +148,25 @@ fn text(marker: &Marker, name: Option<&PoolName>) -> String {
 }
 
 /// Checks the text of a marker, and reads it.
-fn check(text: &str, pool: &PoolConfig) -> Result<Marker, String> {
+fn check(text: &str, pool: &PoolConfig) -> Result<Marker, Refusal> {
     let path = shown(&pool.directory);
     let mut lines = text.lines();
     match lines.next() {
         Some(HEADER) => {}
         Some(other) if other.starts_with("bulkhead-pool ") => {
-            return Err(format!("{path} has the layout of another release ({other:?}); use that release's helper"));
+            return Err(Why::OtherLayout
+                .because(format!("{path} has the layout of another release ({other:?}); use that release's helper")));
         }
-        _ => return Err(format!("{path}/{MARKER} is not the marker of a pool")),
+        _ => return Err(Why::Damaged.because(format!("{path}/{MARKER} is not the marker of a pool"))),
     }
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
     if let Some(name) = value("name ").filter(|name| *name != pool.name.as_str()) {
-        return Err(format!("{path} is marked as pool {name:?}, not {}; is the right disk mounted there?", pool.name));
+        return Err(Why::OtherName.because(format!(
+            "{path} is marked as pool {name:?}, not {}; is the right disk mounted there?",
+            pool.name
+        )));
     }
-    let uuid = uuid(text).ok_or_else(|| format!("{path}/{MARKER} has no uuid"))?.to_owned();
+    let uuid = uuid(text).ok_or_else(|| Why::Damaged.because(format!("{path}/{MARKER} has no uuid")))?.to_owned();
     let number = |key: &str| value(key).and_then(|bytes| bytes.parse().ok());
     let overhead = number("overhead ").map(|bytes| Overhead { bytes, of: number("size ") });
     Ok(Marker { uuid, overhead })
@@ -201,7 +207,7 @@ mod tests {
         }
     }
 
-    fn complaint(text: &str) -> Option<String> {
+    fn complaint(text: &str) -> Option<Refusal> {
         check(text, &config()).err()
     }
 
@@ -225,11 +231,11 @@ mod tests {
         in_directory(|directory| {
             let found = |is_mount_root| find(directory, is_mount_root, &config());
             assert_eq!(found(true), Ok(None));
-            assert!(found(false).is_err_and(|error| error.contains("is not the root of a mount")));
+            assert!(found(false).is_err_and(|refusal| refusal.why == Why::NotMounted));
             file::make_directory(directory, "lost+found", Mode::RWXU).expect("a directory");
             assert_eq!(found(true), Ok(None), "mkfs.ext4 makes that");
             file::create(directory, "other", Mode::RUSR).expect("a file");
-            assert!(found(true).is_err_and(|error| error.contains("is not empty")));
+            assert!(found(true).is_err_and(|refusal| refusal.why == Why::NotEmpty));
         });
     }
 
@@ -242,7 +248,7 @@ mod tests {
             assert_eq!(mode & 0o7777, 0o600);
             assert_eq!(find(directory, false, &config()), Ok(Some(made)));
             let other = PoolConfig { name: "slow".parse().expect("a name"), ..config() };
-            assert!(find(directory, false, &other).is_err_and(|error| error.contains("is marked as pool \"fast\"")));
+            assert!(find(directory, false, &other).is_err_and(|refusal| refusal.why == Why::OtherName));
         });
     }
 
@@ -263,19 +269,23 @@ mod tests {
 
     #[test]
     fn a_marker_of_another_pool_or_layout_and_any_other_file_are_refused() {
-        for (text, part) in [
-            ("", "/pool/.bulkhead is not the marker of a pool"),
-            ("\nbulkhead-pool 1\n", "is not the marker of a pool"),
-            ("bulkhead-pool", "is not the marker of a pool"),
-            ("bulkhead-pool 1\nname fast\n", "has no uuid"),
-            ("bulkhead-pool 2\nname fast\n", "the layout of another release (\"bulkhead-pool 2\")"),
-            ("bulkhead-pool 11\nname fast\n", "the layout of another release (\"bulkhead-pool 11\")"),
-            ("bulkhead-pool 1\nuuid x\nname fas\n", "is marked as pool \"fas\", not fast"),
-            ("bulkhead-pool 1\nuuid x\nname fast2\n", "is marked as pool \"fast2\", not fast"),
-            ("bulkhead-pool 1\nuuid x\nname \n", "is marked as pool \"\", not fast"),
+        for (text, why) in [
+            ("", Why::Damaged),
+            ("\nbulkhead-pool 1\n", Why::Damaged),
+            ("bulkhead-pool", Why::Damaged),
+            ("bulkhead-pool 1\nname fast\n", Why::Damaged),
+            ("bulkhead-pool 2\nname fast\n", Why::OtherLayout),
+            ("bulkhead-pool 11\nname fast\n", Why::OtherLayout),
+            ("bulkhead-pool 1\nuuid x\nname fas\n", Why::OtherName),
+            ("bulkhead-pool 1\nuuid x\nname fast2\n", Why::OtherName),
+            ("bulkhead-pool 1\nuuid x\nname \n", Why::OtherName),
         ] {
-            let found = complaint(text);
-            assert!(found.as_ref().is_some_and(|found| found.contains(part)), "{text:?}: {found:?}");
+            assert_eq!(complaint(text).map(|refusal| refusal.why), Some(why), "{text:?}");
         }
+        let other = complaint("bulkhead-pool 1\nuuid x\nname fas\n").map(|refusal| refusal.to_string());
+        assert_eq!(
+            other.as_deref(),
+            Some("/pool is marked as pool \"fas\", not fast; is the right disk mounted there?")
+        );
     }
 }

@@ -14,5 +14,6 @@ mod pool;
 pub mod privileges;
 pub mod proof;
 pub mod recover;
+pub mod refusal;
 pub mod split;
 pub mod welcome;

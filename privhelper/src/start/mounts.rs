@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_protocol::PublishName;
 
+use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::{Step, Way};
 use crate::sys::mountinfo::{Mount, MountTable};
@@ -17,7 +18,7 @@ pub type Mounts = BTreeMap<u64, Mount>;
 ///
 /// # Errors
 /// A sentence when it cannot be read, or a line is not understood.
-pub fn read(table: &mut MountTable) -> Result<Mounts, String> {
+pub fn read(table: &mut MountTable) -> Result<Mounts, Refusal> {
     let mut mounts = Mounts::new();
     let read = table.each(|mount| {
         mounts.insert(mount.id, mount.clone());
@@ -43,10 +44,10 @@ impl Position {
     ///
     /// # Errors
     /// A sentence when it is not there any more.
-    pub fn of(path: &Path, mount: u64, mounts: &Mounts) -> Result<Self, String> {
+    pub fn of(path: &Path, mount: u64, mounts: &Mounts) -> Result<Self, Refusal> {
         let found = mounts.get(&mount).and_then(|found| Some((found.device, found.inner(path)?)));
-        let (device, inner) =
-            found.ok_or_else(|| format!("{} was moved or unmounted during the start", shown(path)))?;
+        let (device, inner) = found
+            .ok_or_else(|| Why::Moved.because(format!("{} was moved or unmounted during the start", shown(path))))?;
         Ok(Self { mount, device, inner })
     }
 
@@ -60,25 +61,27 @@ impl Position {
 ///
 /// # Errors
 /// A sentence when mounts in it would not reach the host, or the jail might not show what is mounted there.
-pub fn way(name: &PublishName, path: &Path, position: &Position, mounts: &Mounts) -> Result<Way, String> {
-    let own = mounts.get(&position.mount).ok_or_else(|| format!("{} is on no mount of this namespace", shown(path)))?;
+pub fn way(name: &PublishName, path: &Path, position: &Position, mounts: &Mounts) -> Result<Way, Refusal> {
+    let own = mounts
+        .get(&position.mount)
+        .ok_or_else(|| Why::Moved.because(format!("{} is on no mount of this namespace", shown(path))))?;
     let (directory, point) = (shown(path), shown(&own.point));
     let peers = own.peers.ok_or_else(|| {
-        format!(
+        Why::NotPropagated.because(format!(
             "{directory}: its mount {point} is not shared, so what is published would be visible nowhere else; run: mount --make-rshared {point}"
-        )
+        ))
     })?;
     if own.slave {
-        return Err(format!(
+        return Err(Why::NotPropagated.because(format!(
             "{directory}: its mount {point} is a slave, so the host would not see what is published; run the helper in the host's mount namespace, or with Bidirectional propagation"
-        ));
+        )));
     }
     // KERNEL(6.17): before, a clone silently lacks them.
     if let Some(below) = mounts.values().find(|mount| mount.unbindable && mount.point.starts_with(path)) {
         let below = shown(&below.point);
-        return Err(format!(
+        return Err(Why::Unbindable.because(format!(
             "{below}, below {directory}, is unbindable, so it would be missing here; run: mount --make-private {below}"
-        ));
+        )));
     }
     let (mut steps, mut mount, mut leads_to) = (Vec::new(), own, path);
     loop {
@@ -151,10 +154,10 @@ pub mod tests {
         assert_eq!(steps, [(2, PathBuf::from("/var/data")), (1, PathBuf::from("/var"))]);
         let complaint = |mounts: &mut Mounts, id: u64, change: fn(&mut Mount)| {
             change(mounts.get_mut(&id).expect("a mount"));
-            way(mounts).expect_err("it is unfit")
+            way(mounts).expect_err("it is unfit").why
         };
-        assert!(complaint(&mut mounts, 3, |mount| mount.unbindable = true).contains("is unbindable"));
-        assert!(complaint(&mut mounts, 2, |mount| mount.slave = true).contains("is a slave"));
-        assert!(complaint(&mut mounts, 2, |mount| mount.peers = None).contains("is not shared"));
+        assert_eq!(complaint(&mut mounts, 3, |mount| mount.unbindable = true), Why::Unbindable);
+        assert_eq!(complaint(&mut mounts, 2, |mount| mount.slave = true), Why::NotPropagated);
+        assert_eq!(complaint(&mut mounts, 2, |mount| mount.peers = None), Why::NotPropagated);
     }
 }

@@ -8,6 +8,7 @@ use rustix::net::SocketType;
 
 use super::config::Config;
 use super::directory;
+use super::refusal::{Refusal, Why};
 use crate::log::{self, shown};
 use crate::sys::{Called, Errno, Error as SysError, file, socket};
 
@@ -28,7 +29,7 @@ pub struct ServiceManager(Option<OwnedFd>);
 ///
 /// # Errors
 /// A sentence on what is wrong with the socket.
-pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
+pub fn take(config: &Config) -> Result<(Listener, ServiceManager), Refusal> {
     // Everything that is created gets exactly the mode that is asked for.
     rustix::process::umask(Mode::empty());
     let passed = take_passed()?;
@@ -45,7 +46,9 @@ pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
             let lock = take_lock(path, &directory)?;
             Listener::Own(path.clone(), directory, lock)
         }
-        (None, None) => return Err("no socket to listen on: give --socket, or have systemd pass one".to_owned()),
+        (None, None) => {
+            return Err(Why::Configuration.because("no socket to listen on: give --socket, or have systemd pass one"));
+        }
     };
     Ok((listener, ServiceManager(connect_service_manager())))
 }
@@ -56,7 +59,7 @@ impl Listener {
     ///
     /// # Errors
     /// A sentence when it cannot be made.
-    pub fn listen(self, config: &Config) -> Result<(OwnedFd, Option<OwnedFd>), String> {
+    pub fn listen(self, config: &Config) -> Result<(OwnedFd, Option<OwnedFd>), Refusal> {
         let (socket, lock) = match self {
             Self::Passed(socket) => (socket, None),
             Self::Own(path, directory, lock) => {
@@ -68,7 +71,7 @@ impl Listener {
         };
         match socket::refuse_descriptors(&socket) {
             Ok(()) | Err(SysError { errno: Errno::NOPROTOOPT, .. }) => Ok((socket, lock)),
-            Err(error) => Err(format!("cannot refuse descriptors on the helper's socket: {error}")),
+            Err(error) => Err(format!("cannot refuse descriptors on the helper's socket: {error}").into()),
         }
     }
 }
@@ -91,37 +94,36 @@ fn cannot_create(socket: &Path, error: SysError) -> String {
 }
 
 /// Takes the lock beside a socket, so that no other helper takes the socket's name.
-fn take_lock(socket: &Path, directory: &OwnedFd) -> Result<OwnedFd, String> {
+fn take_lock(socket: &Path, directory: &OwnedFd) -> Result<OwnedFd, Refusal> {
     let name = format!("{}.lock", socket.file_name().unwrap_or_default().to_string_lossy());
     let lock = match file::create(directory, &name, Mode::RUSR | Mode::WUSR) {
         Err(SysError { errno: Errno::EXIST, .. }) => file::open(directory, &*name, OFlags::RDONLY),
         made => made,
     };
     match lock.and_then(|lock| file::lock(&lock).map(|()| lock)) {
-        Err(SysError { errno: Errno::AGAIN, .. }) => Err(format!(
+        Err(SysError { errno: Errno::AGAIN, .. }) => Err(Why::InUse.because(format!(
             "another helper listens on {}; stop it first, or give this one another --socket",
             shown(socket)
-        )),
-        lock => lock.map_err(|error| format!("cannot lock {}.lock: {error}", shown(socket))),
+        ))),
+        lock => Ok(lock.map_err(|error| format!("cannot lock {}.lock: {error}", shown(socket)))?),
     }
 }
 
 /// The socket that systemd passes, if it passes one (sd_listen_fds(3)).
-fn take_passed() -> Result<Option<OwnedFd>, String> {
+fn take_passed() -> Result<Option<OwnedFd>, Refusal> {
     let own = rustix::process::getpid().as_raw_nonzero().to_string();
     if std::env::var("LISTEN_PID").ok().is_none_or(|pid| pid != own) {
         return Ok(None);
     }
     if std::env::var("LISTEN_FDS").as_deref() != Ok("1") {
-        return Err("systemd must pass exactly one socket (LISTEN_FDS)".to_owned());
+        return Err(Why::Configuration.because("systemd must pass exactly one socket (LISTEN_FDS)"));
     }
     let passed = socket::passed_by_service_manager()
         .map_err(|error| format!("cannot use the socket that systemd passes: {error}"))?;
     if !socket::is_packet_listener(&passed) {
-        return Err(
-            "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket="
-                .to_owned(),
-        );
+        return Err(Why::Configuration.because(
+            "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket=",
+        ));
     }
     Ok(Some(passed))
 }

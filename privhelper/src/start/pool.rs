@@ -11,6 +11,7 @@ use super::directory::{Directory, Role};
 use super::marker::{self, Marker};
 use super::mounts::{Mounts, Position};
 use super::patience;
+use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::PoolConfig;
 use crate::sys::mountinfo::Mount;
@@ -23,7 +24,7 @@ pub struct Candidate<T> {
     /// As configured.
     pub config: PoolConfig,
     /// What is known of it.
-    pub state: Result<T, String>,
+    pub state: Result<T, Refusal>,
     /// The volumes in a directory that is not to be served, as far as it could be read.
     pub volumes: Vec<VolumeId>,
     /// The uuid in its marker, as far as that could be read.
@@ -53,7 +54,7 @@ pub struct HostPool {
 
 impl<T> Candidate<T> {
     /// Takes the next step with it, if it has come this far.
-    pub fn then<U>(self, step: impl FnOnce(&PoolConfig, T) -> Result<U, String>) -> Candidate<U> {
+    pub fn then<U>(self, step: impl FnOnce(&PoolConfig, T) -> Result<U, Refusal>) -> Candidate<U> {
         let state = self.state.and_then(|state| step(&self.config, state));
         Candidate { config: self.config, state, volumes: self.volumes, uuid: self.uuid, waiting: self.waiting }
     }
@@ -72,8 +73,8 @@ impl Candidate<HostPool> {
         let answers = patience::in_child(patience::LIMIT, None, |line| touch(&config, writes, line), recorded);
         let (state, waiting) = match answers {
             Ok(Ok(())) => (inspect(&config, mounts), None),
-            Ok(Err(waiting)) => (Err("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers".to_owned()), Some(waiting)),
-            Err(error) => (Err(format!("cannot start a process that looks at it: {error}")), None),
+            Ok(Err(waiting)) => (Err(Why::Unanswering.because("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers")), Some(waiting)),
+            Err(error) => (Err(format!("cannot start a process that looks at it: {error}").into()), None),
         };
         Self { config, state, volumes, uuid, waiting }
     }
@@ -112,7 +113,7 @@ fn touch(config: &PoolConfig, writes: bool, line: &OwnedFd) {
 }
 
 /// Checks a pool, and changes nothing.
-fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, String> {
+fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, Refusal> {
     let path = shown(&config.directory).to_string();
     let directory = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(|error| format!("cannot open {path}: {error}"))?;
@@ -120,27 +121,34 @@ fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, String> {
     // This comes first: without its disk it does not matter what else is wrong with the filesystem visible in its
     // place.
     let marker = marker::find(&directory, status.mount_root, config)?;
-    let mount = mounts.get(&status.mount_id).ok_or_else(|| format!("{path} is not on any mount of this namespace"))?;
+    let mount = mounts
+        .get(&status.mount_id)
+        .ok_or_else(|| Why::Moved.because(format!("{path} is not on any mount of this namespace")))?;
     let point = shown(&mount.point).to_string();
     if mount.unbindable {
         // KERNEL(6.17): before, the jail cannot have a copy of it.
-        return Err(format!("{point} is unbindable, so the helper cannot see it; run: mount --make-private {point}"));
+        return Err(Why::Unbindable.because(format!(
+            "{point} is unbindable, so the helper cannot see it; run: mount --make-private {point}"
+        )));
     }
     if rustix::fs::fstatvfs(&directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
-        return Err(format!("{point} is mounted read-only; find out why (dmesg), then mount it read-write"));
+        return Err(Why::ReadOnly
+            .because(format!("{point} is mounted read-only; find out why (dmesg), then mount it read-write")));
     }
     if !matches!(mount.filesystem.as_str(), "xfs" | "ext4") {
-        return Err(format!("{path} is on {}; a pool must be on XFS or ext4", mount.filesystem));
+        return Err(
+            Why::WrongFilesystem.because(format!("{path} is on {}; a pool must be on XFS or ext4", mount.filesystem))
+        );
     }
     if !has_journal(mount) {
-        return Err(format!(
+        return Err(Why::WrongFilesystem.because(format!(
             "{point} is ext4 without a journal, so a power cut could undo what was answered as done; run: tune2fs -O has_journal on the unmounted device"
-        ));
+        )));
     }
     if file::is_open_to_others(&status) {
-        return Err(format!(
+        return Err(Why::OpenToOthers.because(format!(
             "{path} can be changed by users other than root; run: chown root {path}; chmod go-w {path}"
-        ));
+        )));
     }
     let is_enforced = check_quotas(&directory, config, mount)?;
     let shares_blocks = mount.filesystem == "xfs" && xfs::shares_blocks(&directory).unwrap_or(false);
@@ -165,7 +173,7 @@ fn has_journal(mount: &Mount) -> bool {
 }
 
 /// Checks the quotas of a pool, if it is to have any; returns whether its filesystem enforces limits.
-fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<bool, String> {
+fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<bool, Refusal> {
     let (path, point) = (shown(&config.directory).to_string(), shown(&mount.point).to_string());
     let (enforcement, _) =
         quota::state(directory).map_err(|error| format!("cannot query the quotas of {path}: {error}"))?;
@@ -180,21 +188,23 @@ fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Resu
     match enforcement {
         Enforcement::Enforced => {}
         Enforcement::Accounted => {
-            return Err(format!("{point} counts project quotas but does not enforce them; {remedy}"));
+            return Err(
+                Why::NoQuotas.because(format!("{point} counts project quotas but does not enforce them; {remedy}"))
+            );
         }
         Enforcement::Off => {
-            return Err(format!(
+            return Err(Why::NoQuotas.because(format!(
                 "{point} has no project quotas; {remedy}, with a kernel that has CONFIG_XFS_QUOTA, or for ext4 CONFIG_QFMT_V2; or configure quota=none to run without enforced sizes"
-            ));
+            )));
         }
     }
     let attributes = file::attributes(directory);
     let attributes = attributes.map_err(|error: SysError| format!("cannot read the project id of {path}: {error}"))?;
     if attributes.fsx_projid != 0 || attributes.fsx_xflags & file::PROJECT_INHERIT != 0 {
-        return Err(format!(
+        return Err(Why::InProject.because(format!(
             "{path} itself is in project {}; remove its project id: xfs_quota -x -c 'project -C', or chattr -P -p 0 {path}",
             attributes.fsx_projid
-        ));
+        )));
     }
     Ok(true)
 }

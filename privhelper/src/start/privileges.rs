@@ -4,6 +4,7 @@ use caps::{CapSet, Capability, CapsHashSet};
 use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitiesSecureBits;
 
+use super::refusal::{Refusal, Why};
 pub use crate::capabilities::{EMPTIER, MOUNTER, SERVER};
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process};
 
@@ -20,24 +21,26 @@ const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
 ///
 /// # Errors
 /// A sentence on what could not be dropped, or is still there.
-pub fn drop_all_but(keep: &[Capability]) -> Result<(), String> {
+pub fn drop_all_but(keep: &[Capability]) -> Result<(), Refusal> {
     drop_now(keep).map_err(|error| format!("cannot drop privileges: {error}"))?;
-    verify(keep).map_err(|what| format!("refusing to serve: {what} are not as required after the drop"))
+    verify(keep).map_err(|what| {
+        Why::NotConfined.because(format!("refusing to serve: {what} are not as required after the drop"))
+    })
 }
 
 /// Makes the process another user's, which changes nothing about its capabilities yet.
 ///
 /// # Errors
 /// A sentence on what failed.
-pub fn become_user(user: u32) -> Result<(), String> {
+pub fn become_user(user: u32) -> Result<(), Refusal> {
     let become_user = || {
         process::become_user(user)?;
         let permitted = caps::read(None, CapSet::Permitted).map_err(|_| Errno::PERM).by("capget")?;
         caps::set(None, CapSet::Effective, &permitted).map_err(|_| Errno::PERM).by("capset")
     };
-    become_user().map_err(|error: SysError| {
+    Ok(become_user().map_err(|error: SysError| {
         format!("cannot become user {user}: {error}; that takes CAP_SETUID and CAP_SETGID at start")
-    })
+    })?)
 }
 
 /// Bounding, ambient and inheritable sets empty, effective set empty, securebits locked, no_new_privs, not dumpable.

@@ -6,6 +6,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::host::Host;
 use super::jail::Jail;
+use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::TRIAL;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, with_patience};
@@ -18,24 +19,24 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 ///
 /// # Errors
 /// A sentence that names the directory.
-pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
+pub fn prove(host: &Host, jail: &Jail) -> Result<(), Refusal> {
     for ((outside, _), inside) in host.publish.iter().zip(&jail.publish) {
         let shown = shown(&outside.path).to_string();
         let (appeared, went) =
             try_mount(&outside.descriptor, inside, &jail.nodes.0).map_err(|error| match error.errno {
-                Errno::BUSY => {
-                    format!("the trial mount {shown}/{TRIAL} is in use; find out by what: fuser -vm {shown}/{TRIAL}")
-                }
-                Errno::EXIST => {
-                    format!("something other than a trial mount is at {shown}/{TRIAL}; unmount it and remove it")
-                }
-                _ => format!("cannot perform a trial mount in {shown}: {error}"),
+                Errno::BUSY => Why::TrialMount.because(format!(
+                    "the trial mount {shown}/{TRIAL} is in use; find out by what: fuser -vm {shown}/{TRIAL}"
+                )),
+                Errno::EXIST => Why::TrialMount.because(format!(
+                    "something other than a trial mount is at {shown}/{TRIAL}; unmount it and remove it"
+                )),
+                _ => format!("cannot perform a trial mount in {shown}: {error}").into(),
             })?;
         if !appeared || !went {
             let what = if appeared { "unmounting" } else { "a mount" };
-            return Err(format!(
+            return Err(Why::NotPropagated.because(format!(
                 "{what} in {shown} has no effect on the host; run the helper in the host's mount namespace"
-            ));
+            )));
         }
     }
     Ok(())

@@ -22,6 +22,7 @@ use super::jail::{Jail, JailedPool};
 use super::mounts::{self, Mounts};
 use super::patience;
 use super::pool::{Candidate, HostPool};
+use super::refusal::Refusal;
 use crate::bookkeeping::{Deletions, Facts, Filesystem, Missing};
 use crate::capabilities::SERVER;
 use crate::log;
@@ -61,7 +62,7 @@ pub fn recover(
     jail: Jail,
     mut pools: Vec<Candidate<SplitPool>>,
     mut devices: Devices,
-) -> Result<Recovered, String> {
+) -> Result<Recovered, Refusal> {
     let _allowed = allow(SERVER);
     let raised = SERVER.iter().map(|capability| raise(*capability)).collect::<Result<Vec<_>, _>>();
     let _raised = raised.map_err(|error| format!("cannot raise what recovery needs: {error}"))?;
@@ -79,7 +80,7 @@ pub fn recover(
     let mut unserved = BTreeMap::new();
     for pool in &pools {
         let Err(why) = &pool.state else { continue };
-        unserved.extend(pool.volumes.iter().map(|id| (id.clone(), (pool.config.name.clone(), why.clone()))));
+        unserved.extend(pool.volumes.iter().map(|id| (id.clone(), (pool.config.name.clone(), why.to_string()))));
     }
     let (nodes, source) = jail.nodes;
     let pools = serve(config, pools, claims, &mounts);
@@ -111,7 +112,7 @@ pub fn recover(
 ///
 /// # Errors
 /// A sentence when there is no thread for it.
-pub fn take_over(service: &Arc<Service>) -> Result<(), String> {
+pub fn take_over(service: &Arc<Service>) -> Result<(), Refusal> {
     let (doing, done) = channel::<()>();
     let service = Arc::clone(service);
     server::spawn(move || {
@@ -127,7 +128,7 @@ pub fn take_over(service: &Arc<Service>) -> Result<(), String> {
 
 /// How many numbers of loop devices earlier helpers may have used for volumes of pools that are served; where nothing is
 /// known of that, a random number.
-fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, String> {
+fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, Refusal> {
     let served = || pools.iter().filter_map(|pool| pool.state.as_ref().ok());
     let mut used = None;
     for served in served() {
@@ -153,7 +154,8 @@ fn missing(host: &Host, pools: &mut [Candidate<SplitPool>], waiting: Vec<OwnedFd
         missing.waiting.extend(pool.waiting.take());
         let mounting = pool.state.as_ref().ok().and_then(|(_, _, mounting)| mounting.as_ref());
         missing.waiting.extend(mounting.and_then(|mounting| mounting.connection().ok()));
-        if let Err(condition) = &pool.state {
+        if let Err(refusal) = &pool.state {
+            let condition = refusal.to_string();
             let (name, directory) = (&pool.config.name, &pool.config.directory);
             log::error!("a pool is not served pool={name} condition={condition:?}");
             missing.pools.push((directory.clone(), host.way_to(directory)));
@@ -193,12 +195,12 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
         };
     }
     let mut filesystems = BTreeMap::new();
-    let mut serve_one = |split: SplitPool| -> Result<Served, String> {
+    let mut serve_one = |split: SplitPool| -> Result<Served, Refusal> {
         let (JailedPool { host, directory, marker }, emptier, mounting) = split;
         let fail = |error: SysError| format!("cannot open it in the jail: {error}");
         let device = file::status(&directory).map_err(fail)?.id.device;
         let root = directory.try_clone().map_err(|error| error.to_string())?;
-        let facts = *facts.get(&device).ok_or("its filesystem cannot be inspected")?;
+        let facts = *facts.get(&device).ok_or_else(|| "its filesystem cannot be inspected".to_owned())?;
         let make = || Arc::new(Filesystem::new(root, facts, claims.remove(&device)));
         let filesystem = filesystems.entry(device).or_insert_with(make);
         let copy = mount::unique_id(&directory, "").ok().flatten();
@@ -214,7 +216,7 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
     };
     let pools = pools.into_iter().map(|pool| {
         let Candidate { config, state, .. } = pool.then(|_, split| serve_one(split));
-        Arc::new(Pool { config, state, trouble: OnceLock::new() })
+        Arc::new(Pool { config, state: state.map_err(|refusal| refusal.to_string()), trouble: OnceLock::new() })
     });
     pools.collect()
 }

@@ -11,6 +11,7 @@ use super::landlock;
 use super::pool::Candidate;
 use super::privileges;
 use super::recover::SplitPool;
+use super::refusal::Refusal;
 use crate::state::{Mounting, PoolConfig};
 use crate::sys::{Errno, Error as SysError, process, socket};
 use crate::{emptier, log, mounter};
@@ -23,7 +24,7 @@ pub fn split(
     config: &Config,
     jail: &mut Jail,
     pools: Vec<Candidate<JailedPool>>,
-) -> Result<Vec<Candidate<SplitPool>>, String> {
+) -> Result<Vec<Candidate<SplitPool>>, Refusal> {
     let mut split = Vec::new();
     for pool in pools {
         let place = jail.mounting.remove(&pool.config.name);
@@ -31,13 +32,13 @@ pub fn split(
             let emptier = fork("emptier", |line| live_as_emptier(config, jail, &jailed.host.directory, line))?;
             let mounter = |place| {
                 let line = fork("mounter", |line| live_as_mounter(config, &pool.config, line))?;
-                Ok::<_, String>(Mounting::new(line, place))
+                Ok::<_, Refusal>(Mounting::new(line, place))
             };
-            Ok::<_, String>((emptier, place.map(mounter).transpose()?))
+            Ok::<_, Refusal>((emptier, place.map(mounter).transpose()?))
         };
         let others = pool.state.as_ref().ok().map(of_jailed).transpose()?;
         split.push(pool.then(|_, jailed| {
-            let (emptier, mounting) = others.ok_or("it has no emptier")?;
+            let (emptier, mounting) = others.ok_or_else(|| "it has no emptier".to_owned())?;
             Ok((jailed, emptier, mounting))
         }));
     }
@@ -45,7 +46,7 @@ pub fn split(
 }
 
 /// Forks a process of this name that does `live`, and returns the connection to it.
-fn fork(name: &str, live: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result<OwnedFd, String> {
+fn fork(name: &str, live: impl FnOnce(&OwnedFd) -> Result<(), Refusal>) -> Result<OwnedFd, Refusal> {
     let (line, other) =
         socket::pair().map_err(|error| format!("cannot create the socket pair for the {name}: {error}"))?;
     match process::fork() {
@@ -53,39 +54,39 @@ fn fork(name: &str, live: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result
         Ok(true) => {}
         // This is the child. Its parent has exited and has said why.
         Err(SysError { errno: Errno::SRCH, .. }) => std::process::exit(1),
-        Err(error) => return Err(format!("cannot fork the {name}: {error}")),
+        Err(error) => return Err(format!("cannot fork the {name}: {error}").into()),
     }
     let result = live(&other);
     // The server ends with it, even if nobody reads its last words.
     drop(other);
     if let Err(complaint) = &result {
-        log::error!("the {name} of a pool stops complaint={complaint:?}");
+        log::error!("the {name} of a pool stops complaint={:?}", complaint.to_string());
     }
     std::process::exit(i32::from(result.is_err()));
 }
 
-fn live_as_emptier(config: &Config, jail: &Jail, pool: &Directory, server: &OwnedFd) -> Result<(), String> {
+fn live_as_emptier(config: &Config, jail: &Jail, pool: &Directory, server: &OwnedFd) -> Result<(), Refusal> {
     let pool =
         jail.narrow_to(pool).map_err(|error| format!("cannot leave the other directories of the jail: {error}"))?;
     keep_only(&[pool.as_fd(), server.as_fd()])?;
     privileges::drop_all_but(privileges::EMPTIER)?;
     landlock::confine(Process::Emptier, Some(&pool))?;
     filter::install(Process::Emptier, config.on_violation)?;
-    emptier::run(server, &pool)
+    Ok(emptier::run(server, &pool)?)
 }
 
-fn live_as_mounter(config: &Config, pool: &PoolConfig, server: &OwnedFd) -> Result<(), String> {
+fn live_as_mounter(config: &Config, pool: &PoolConfig, server: &OwnedFd) -> Result<(), Refusal> {
     Jail::enter_place_of(pool).map_err(|error| format!("cannot leave the jail for the mounter's own: {error}"))?;
     keep_only(&[server.as_fd()])?;
     privileges::become_user(config.mounter_uid)?;
     privileges::drop_all_but(privileges::MOUNTER)?;
     landlock::confine(Process::Mounter, None)?;
     filter::install(Process::Mounter, config.on_violation)?;
-    mounter::run(server)
+    Ok(mounter::run(server)?)
 }
 
 /// Closes what this process has inherited. What is closed here still has owners in its copy of the memory; it ends without
 /// returning to them.
-fn keep_only(keep: &[BorrowedFd<'_>]) -> Result<(), String> {
-    socket::close_all_but(keep).map_err(|error| format!("cannot close the other descriptors: {error}"))
+fn keep_only(keep: &[BorrowedFd<'_>]) -> Result<(), Refusal> {
+    Ok(socket::close_all_but(keep).map_err(|error| format!("cannot close the other descriptors: {error}"))?)
 }

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use bulkhead_protocol::{Pool, PublishDirectory, Text, UpTo, Welcome};
 
 use super::config::Config;
+use super::refusal::{Refusal, Why};
 use crate::state::{self, State};
 
 /// What every frontend receives first.
 ///
 /// # Errors
 /// A sentence when names and paths are too long for one packet.
-pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
+pub fn welcome(config: &Config, state: &State) -> Result<Welcome, Refusal> {
     let publish: Vec<_> = state
         .publish_directories
         .iter()
@@ -26,16 +27,17 @@ pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
         driver: config.driver.clone(),
         csi_socket: Text::new(path(&config.csi_socket)),
         registers: config.registration_socket.is_some(),
-        publish_directories: UpTo::try_from(publish).map_err(|error| format!("publish directories: {error}"))?,
-        pools: UpTo::try_from(pools).map_err(|error| format!("pools: {error}"))?,
+        publish_directories: UpTo::try_from(publish)
+            .map_err(|error| Why::Configuration.because(format!("publish directories: {error}")))?,
+        pools: UpTo::try_from(pools).map_err(|error| Why::Configuration.because(format!("pools: {error}")))?,
     };
     let long =
         state.publish_directories.iter().find(|directory| directory.host_path.as_str().len() >= Text::MAX_LENGTH);
     let encoded = bulkhead_protocol::encode(&Ok::<_, bulkhead_protocol::Error>(&welcome));
     if long.is_some() || encoded.is_err() {
-        return Err(
-            "the names and paths of pools and publish directories are too long for one packet; shorten them".to_owned()
-        );
+        return Err(Why::Configuration.because(
+            "the names and paths of pools and publish directories are too long for one packet; shorten them",
+        ));
     }
     Ok(welcome)
 }

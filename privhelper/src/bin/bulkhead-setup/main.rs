@@ -21,6 +21,7 @@ use std::process::ExitCode;
 
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
+use bulkhead_privhelper::start::refusal::Refusal;
 use bulkhead_privhelper::start::{directory, host, jail, marker, privileges, proof};
 use bulkhead_privhelper::{SysError, file};
 use bulkhead_protocol::PoolName;
@@ -137,7 +138,7 @@ fn open_to_write(directory: &Path) -> Result<OwnedFd, SysError> {
 /// which are gone at the end.
 fn check(config: &Config) -> bool {
     let mut good = true;
-    let mut say = |what: &str, result: Result<(), String>| {
+    let mut say = |what: &str, result: Result<(), Refusal>| {
         match &result {
             Ok(()) => println!("ok      {what}"),
             Err(complaint) => println!("FAILED  {what}: {complaint}"),
@@ -146,11 +147,11 @@ fn check(config: &Config) -> bool {
     };
     say("kernel", host::check_kernel(&rustix::system::uname().release().to_string_lossy()));
     let mounts_images = config.pools.iter().any(|pool| pool.filesystems > 0);
-    say("capabilities", check_capabilities(mounts_images));
+    say("capabilities", check_capabilities(mounts_images).map_err(Refusal::from));
     if mounts_images {
         let context = rustix::mount::fsopen("xfs", FsOpenFlags::FSOPEN_CLOEXEC);
         let why = |error| format!("the kernel cannot mount XFS: {error}; load its module (modprobe xfs)");
-        say("filesystems in images", context.map(drop).map_err(why));
+        say("filesystems in images", context.map(drop).map_err(|errno| why(errno).into()));
     }
     match host::inspect(config, open_nearest, false) {
         Ok(host) => {

@@ -13,6 +13,7 @@ use crate::start::host::Host;
 use crate::start::jail::Jail;
 use crate::start::mounts::Mounts;
 use crate::start::patience;
+use crate::start::refusal::Refusal;
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::{self, OURS};
 use crate::sys::socket;
@@ -60,7 +61,7 @@ impl Devices {
 ///
 /// # Errors
 /// A sentence when that is not possible.
-pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
+pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, Refusal> {
     let mut numbers =
         list(&host.devices).map_err(|error| format!("cannot list the loop devices in /sys/block: {error}"))?;
     // Together, so that nobody can delay a start by many that do not answer.
@@ -80,7 +81,7 @@ pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
         devices.found.append(&mut found);
         match asked.map_err(|error| format!("cannot look at loop devices: {error}"))? {
             Ok(()) if numbers.is_empty() => {}
-            Ok(()) => return Err(format!("cannot look at loop device {first}")),
+            Ok(()) => return Err(format!("cannot look at loop device {first}").into()),
             Err(waiting) => {
                 let silent = numbers.first().copied().unwrap_or(first);
                 log::error!(
@@ -139,7 +140,7 @@ impl Recovery {
     ///
     /// # Errors
     /// A sentence when one cannot be inspected: it may be a volume's.
-    pub(super) fn find_devices(&mut self, devices: &Devices, mounts: &Mounts) -> Result<(), String> {
+    pub(super) fn find_devices(&mut self, devices: &Devices, mounts: &Mounts) -> Result<(), Refusal> {
         let shown: BTreeSet<u32> = mounts.values().filter_map(|mount| self.state.host.node(mount)).collect();
         let (mut holds, mut labels) = (BTreeMap::<u32, Vec<u32>>::new(), BTreeMap::new());
         for (hold, _, on, label) in devices.bound() {
@@ -185,7 +186,8 @@ impl Recovery {
                 Found::Unbound => self.state.loops.discard(*number),
                 // What has no hold nobody was given as a volume's: a tenant has bound a spent number to a file of its own.
                 Found::Failed(errno) if held.contains(number) && may_be_a_volumes(Errno::from_raw_os_error(*errno)) => {
-                    return Err(format!("cannot look at loop device {number}: {}", Errno::from_raw_os_error(*errno)));
+                    let errno = Errno::from_raw_os_error(*errno);
+                    return Err(format!("cannot look at loop device {number}: {errno}").into());
                 }
                 Found::Failed(errno) => {
                     let errno = Errno::from_raw_os_error(*errno);

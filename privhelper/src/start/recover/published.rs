@@ -8,6 +8,7 @@ use bulkhead_protocol::{ErrorKind, MountFlags, RelativePath, TargetPath, VolumeI
 use super::Recovery;
 use crate::ops::Target;
 use crate::start::mounts::{Mounts, Position, carrier};
+use crate::start::refusal::Refusal;
 use crate::state::{Place, PublishDirectory, Published, Volume};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::mountinfo::Mount;
@@ -17,7 +18,7 @@ impl Recovery {
     ///
     /// # Errors
     /// A sentence when it cannot be determined what is mounted at one.
-    pub(super) fn find_published(&mut self, mounts: &Mounts, positions: &[Position]) -> Result<(), String> {
+    pub(super) fn find_published(&mut self, mounts: &Mounts, positions: &[Position]) -> Result<(), Refusal> {
         for (mount, id) in mounts.values().filter_map(|mount| Some((mount, self.named(mount)?))) {
             let directories = positions.iter().zip(&self.state.publish_directories);
             let target = carrier(mounts, mount).and_then(|carrier| {
@@ -63,7 +64,7 @@ impl Recovery {
         id: &VolumeId,
         directory: &PublishDirectory,
         target: &TargetPath,
-    ) -> Result<Option<Published>, String> {
+    ) -> Result<Option<Published>, Refusal> {
         let Some(volume) = self.state.volumes.get(id) else { return Ok(None) };
         // The kubelet binds what we published again, at paths of its own.
         if directory.check_shape(target, volume.kind()).is_err() {
@@ -75,7 +76,7 @@ impl Recovery {
         match Target::open(directory, target).and_then(|target| target.find(&self.state, &volume, flags)) {
             // It cannot be reached as a target: something is in the way, or hides it.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Refused) => Ok(None),
-            found => found.map_err(|error| error.to_string()),
+            found => found.map_err(|error| Refusal::from(error.to_string())),
         }
     }
 }

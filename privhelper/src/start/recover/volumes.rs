@@ -10,6 +10,7 @@ use super::Recovery;
 use crate::bookkeeping::{Progress, Share, limits};
 use crate::log;
 use crate::start::marker::is_empty;
+use crate::start::refusal::{Refusal, Why};
 use crate::state::layout::{self, Entry};
 use crate::state::{Deleted, Kind, Pool, Record, Served, Volume};
 use crate::sys::file::{self, FileId};
@@ -61,7 +62,7 @@ impl Recovery {
                 Entry::Foreign => Found::Foreign,
                 Entry::Unfinished | Entry::Deleted(_) => Found::Deleted,
                 Entry::Volume(id) => self.adopt(pool, served, &id).unwrap_or_else(|why| {
-                    self.refuse(pool, &id, why);
+                    self.refuse(pool, &id, &why);
                     Found::Live
                 }),
             };
@@ -77,7 +78,8 @@ impl Recovery {
     }
 
     /// Does not serve a volume.
-    fn refuse(&mut self, pool: &Pool, id: &VolumeId, why: String) {
+    fn refuse(&mut self, pool: &Pool, id: &VolumeId, refusal: &Refusal) {
+        let why = refusal.to_string();
         log::error!("a volume is not served pool={} volume={id} why={why:?}", pool.config.name);
         self.state.volumes.give_up(id);
         self.state.unserved.insert(id.clone(), (pool.config.name.clone(), why));
@@ -104,7 +106,7 @@ impl Recovery {
     }
 
     /// Takes note of a volume, and repairs what a crash may have left unfinished.
-    fn adopt(&mut self, pool: &Arc<Pool>, served: &Served, id: &VolumeId) -> Result<Found, String> {
+    fn adopt(&mut self, pool: &Arc<Pool>, served: &Served, id: &VolumeId) -> Result<Found, Refusal> {
         let say = |error: SysError| error.to_string();
         let directory = match layout::open_volume(&served.directory, id.as_str()) {
             Err(SysError { errno: Errno::NOTDIR | Errno::LOOP, .. }) => return Ok(Found::Foreign),
@@ -115,11 +117,12 @@ impl Recovery {
         }
         let mut record = match Record::read(&directory) {
             Err(SysError { errno: Errno::NODATA, .. }) => {
-                return Err("it has no record: was it restored without extended attributes (rsync -X, tar --xattrs)?"
-                    .to_owned());
+                return Err(Why::Damaged.because(
+                    "it has no record: was it restored without extended attributes (rsync -X, tar --xattrs)?",
+                ));
             }
             Err(SysError { errno: Errno::BADMSG, .. }) => {
-                return Err("its record is damaged, or from a later release".to_owned());
+                return Err(Why::Damaged.because("its record is damaged, or from a later release"));
             }
             record => record.map_err(|error| format!("its record cannot be read: {error}"))?,
         };
@@ -151,21 +154,24 @@ impl Recovery {
                 let image = layout::open_content(&served.directory, id, Kind::Snapshot, OFlags::RDONLY).map_err(say)?;
                 check_kind(&image, record.spec.kind)?;
                 let status = file::status(&image).map_err(say)?;
-                origin.as_ref().ok_or("it does not say what it is a copy of")?;
+                origin.as_ref().ok_or_else(|| Why::Damaged.because("it does not say what it is a copy of"))?;
                 allocated = status.allocated;
                 status.id
             }
         };
         if let Some(other) = self.owners.get(&content).cloned() {
-            self.refuse(pool, &other, format!("its image is also that of volume {id}: remove one of its two names"));
-            return Err(format!("its image is also that of volume {other}: remove one of its two names"));
+            let shared_with = |id: &VolumeId| {
+                Why::Ambiguous.because(format!("its image is also that of volume {id}: remove one of its two names"))
+            };
+            self.refuse(pool, &other, &shared_with(id));
+            return Err(shared_with(&other));
         }
         let project = project.filter(|_| pool.has_quotas());
         let origin = origin.map(Arc::new);
         let volume = Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) };
         // The other one may not be served either, or have been refused already.
         if self.state.unserved.contains_key(id) || !self.state.volumes.add(id.clone(), volume) {
-            return Err("another pool has a volume with the same id".to_owned());
+            return Err(Why::Ambiguous.because("another pool has a volume with the same id"));
         }
         self.owners.insert(content, id.clone());
         Ok(Found::Live)
@@ -178,17 +184,22 @@ impl Recovery {
         served: &Served,
         id: &VolumeId,
         directory: &OwnedFd,
-    ) -> Result<Option<ProjectId>, String> {
+    ) -> Result<Option<ProjectId>, Refusal> {
         let project = layout::project_of(directory).map_err(|error| error.to_string())?;
         let remedy = "it was copied, or made with quota=none; stop the helper, then run bulkhead-setup requota";
         match project {
-            None if pool.has_quotas() => Err(format!("it has no project id, so nothing would limit it: {remedy}")),
+            None if pool.has_quotas() => {
+                Err(Why::InProject.because(format!("it has no project id, so nothing would limit it: {remedy}")))
+            }
             Some(own) if pool.has_quotas() => {
                 let Some(other) = self.projects.insert((served.place.device, own), id.clone()) else {
                     return Ok(project);
                 };
-                self.refuse(pool, &other, format!("it shares its project id {} with volume {id}: {remedy}", own.0));
-                Err(format!("it shares its project id {} with volume {other}: {remedy}", own.0))
+                let shared_with = |id: &VolumeId| {
+                    Why::InProject.because(format!("it shares its project id {} with volume {id}: {remedy}", own.0))
+                };
+                self.refuse(pool, &other, &shared_with(id));
+                Err(shared_with(&other))
             }
             _ => Ok(project),
         }
@@ -228,14 +239,15 @@ fn restore_quota(
 
 /// Checks that a filesystem was made in the image of a volume that says so, and in no other: what tenants could write is
 /// never mounted, whatever was copied or renamed.
-fn check_kind(image: &OwnedFd, kind: VolumeKind) -> Result<(), String> {
+fn check_kind(image: &OwnedFd, kind: VolumeKind) -> Result<(), Refusal> {
     match layout::is_filesystem(image) {
         Ok(found) if found == Kind::has_filesystem(kind) => Ok(()),
         Ok(_) => {
             let kind = Kind::from(kind);
-            Err(format!("its record is that of a {kind}, and its image is not: put back what was there"))
+            Err(Why::WrongKind
+                .because(format!("its record is that of a {kind}, and its image is not: put back what was there")))
         }
-        Err(error) => Err(format!("its image cannot be inspected: {error}")),
+        Err(error) => Err(format!("its image cannot be inspected: {error}").into()),
     }
 }
 
