@@ -105,13 +105,13 @@ impl Readiness {
         missing.map(|(part, reason)| format!("{part} not ready: {reason}")).collect()
     }
 
-    /// Whether `part` works, or why it does not; `None` if it is not needed.
+    /// Returns whether `part` works, or why it does not; `None` if it is not needed.
     pub fn state(&self, part: Part) -> Option<Result<(), String>> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.parts.get(&part).map(|reason| reason.clone().map_or(Ok(()), Err))
     }
 
-    /// Whether `part` is needed and does not work.
+    /// Returns whether `part` is needed and does not work.
     pub fn is_waiting(&self, part: Part) -> bool {
         matches!(self.state(part), Some(Err(_)))
     }
@@ -133,7 +133,7 @@ impl Readiness {
         state.was_ready = is_ready;
     }
 
-    /// Whether all parts are ready, and a line about each, in the format of the API server's own /readyz.
+    /// Returns whether all parts are ready, and a line about each, in the format of the API server's own /readyz.
     pub fn report(&self) -> (bool, String) {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();

@@ -84,7 +84,7 @@ pub fn begin(format: LogFormat, level: &str) -> Result<Queue, TelemetryError> {
     Ok(queue)
 }
 
-/// Whether standard error is the journal (systemd.exec(5)).
+/// Returns whether standard error is the journal (systemd.exec(5)).
 fn is_journal() -> bool {
     let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     rustix::fs::fstat(io::stderr()).is_ok_and(|own| stream == format!("{}:{}", own.st_dev, own.st_ino))

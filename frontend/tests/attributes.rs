@@ -84,7 +84,7 @@ fn gold() -> Value {
     json!({ "metadata": { "name": "gold" }, "driverName": "bulkhead.csi.local", "parameters": { "inodes": "5000" } })
 }
 
-/// Whether a request is one of those by which a claim's volume is modified.
+/// Returns whether a request is one of those by which a claim's volume is modified.
 fn is_step(method: &Method, path: &str) -> bool {
     let is_patch = *method == Method::PATCH && (path.ends_with("/data/status") || path.contains("/persistentvolumes/"));
     is_patch || path.contains("/volumeattributesclasses/")

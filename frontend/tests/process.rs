@@ -210,7 +210,7 @@ async fn one_call_too_many_waits_at_the_client() {
     }
 }
 
-/// How many requests of the frontend to the helper have no answer yet.
+/// Returns how many requests of the frontend to the helper have no answer yet.
 async fn requests_in_progress(frontend: &Frontend) -> usize {
     let (_, metrics) = get(&address(frontend).await, "/metrics").await;
     let mut values = metrics.lines().filter_map(|line| line.strip_prefix("bulkhead_helper_requests_in_progress "));

@@ -16,7 +16,7 @@ pub const MOUNTER: &[Capability] = &[CAP_SYS_ADMIN];
 /// What the background release of deleted volumes' quotas may raise.
 pub const RELEASE: &[Capability] = &[CAP_SYS_ADMIN];
 
-/// What carrying out a request may raise, by its row in the table of requests.
+/// Returns what carrying out a request may raise, by its row in the table of requests.
 pub fn of(request: &Request) -> &'static [Capability] {
     match request.row().privileges {
         [] => &[],

@@ -48,7 +48,8 @@ fn mount(number: u32) -> SysResult<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// What becomes of a mounter that is sent these packets by a server that then ends, and how many answers it gives.
+    /// Returns what becomes of a mounter that is sent these packets by a server that then ends, and how many answers it
+    /// gives.
     fn sent(packets: &[&[u8]]) -> (Result<(), String>, usize) {
         let (server, line) = socket::pair().expect("a pair");
         for packet in packets {

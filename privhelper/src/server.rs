@@ -47,8 +47,8 @@ pub struct Service {
     counts: Counts,
 }
 
-/// What serves connections: the only user that may connect, the answer to a hello with the highest version, what
-/// operations work on, and where the frontend connects.
+/// Returns what serves connections: the only user that may connect, the answer to a hello with the highest version,
+/// what operations work on, and where the frontend connects.
 pub fn service(allowed_uid: u32, welcome: Welcome, state: State, listener: OwnedFd) -> Service {
     Service { state, welcome, allowed_uid, listener, counts: Counts::default() }
 }
@@ -65,12 +65,12 @@ struct Counts {
     refusals: Mutex<Refusals>,
 }
 
-/// How many connections are served at once: however many pools hang, [`CONNECTIONS`] others are.
+/// Returns how many connections are served at once: however many pools hang, [`CONNECTIONS`] others are.
 const fn connections_for(pools: usize) -> usize {
     MOST_ON_A_FILESYSTEM.saturating_mul(pools).saturating_add(CONNECTIONS)
 }
 
-/// How many descriptors a helper with that many pools may need.
+/// Returns how many descriptors a helper with that many pools may need.
 fn descriptors_for(pools: usize) -> u64 {
     let (per_thread, besides) = DESCRIPTORS;
     (connections_for(pools) as u64).saturating_add(pools as u64).saturating_mul(per_thread).saturating_add(besides)
@@ -164,7 +164,7 @@ fn work(service: &Service, closing: &SyncSender<OwnedFd>) {
     }
 }
 
-/// Why a connection is not served, if it is not.
+/// Returns why a connection is not served, if it is not.
 fn refusal(service: &Service, connection: &OwnedFd, full: bool) -> Option<String> {
     match socket::peer(connection) {
         Ok(peer) if peer.uid != service.allowed_uid => {

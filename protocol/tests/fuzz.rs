@@ -21,7 +21,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal")).collect()
 }
 
-/// Whether the packet decodes; if so, its value encodes to the same bytes again.
+/// Returns whether the packet decodes; if so, its value encodes to the same bytes again.
 fn is_value<T: DeserializeOwned + Serialize>(packet: &[u8]) -> bool {
     let Ok(value) = decode::<T>(packet) else { return false };
     let again = encode(&value).expect("what came in one packet fits into one");

@@ -54,7 +54,7 @@ impl Desktop {
         }
     }
 
-    /// What kubectl and krew call the system.
+    /// Returns what kubectl and krew call the system.
     pub fn system(self) -> &'static str {
         match self {
             Desktop::MacAmd64 | Desktop::MacArm64 => "darwin",
@@ -84,7 +84,7 @@ impl Desktop {
         }
     }
 
-    /// What zig calls it.
+    /// Returns what zig calls it.
     pub fn zig(self) -> String {
         match self {
             Desktop::MacAmd64 => format!("x86_64-macos.{MACOS}"),

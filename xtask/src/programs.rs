@@ -53,13 +53,14 @@ impl Programs {
     }
 }
 
-/// Where programs are copied to: next to the other files of a run or, if other users cannot get there, to the directory
-/// for temporary files. Frontends run as another user, and a checkout may be below a directory that is its owner's alone.
+/// Returns where programs are copied to: next to the other files of a run or, if other users cannot get there, to the
+/// directory for temporary files. Frontends run as another user, and a checkout may be below a directory that is its
+/// owner's alone.
 fn place(runs: &Path) -> PathBuf {
     if fs::create_dir_all(runs).is_ok() && is_open_to_all(runs) { runs.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Whether all users may enter a directory and all those above it.
+/// Returns whether all users may enter a directory and all those above it.
 fn is_open_to_all(directory: &Path) -> bool {
     let Ok(directory) = directory.canonicalize() else { return false };
     let enters = |above: &Path| fs::metadata(above).is_ok_and(|found| found.permissions().mode() & 0o001 != 0);

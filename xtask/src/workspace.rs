@@ -282,7 +282,7 @@ impl Workspace {
         Ok(present)
     }
 
-    /// Where cargo puts a program.
+    /// Returns where cargo puts a program.
     pub fn program(&self, name: &str, architecture: Architecture, profile: Profile) -> PathBuf {
         let directory = match profile {
             Profile::Dev => "debug",
@@ -291,18 +291,18 @@ impl Workspace {
         self.target.join(architecture.triple()).join(directory).join(name)
     }
 
-    /// Where the machine's parts are kept, shared by all checkouts.
+    /// Returns where the machine's parts are kept, shared by all checkouts.
     pub fn machine_cache(&self) -> Result<PathBuf> {
         cache::directory("machine")
     }
 
-    /// Where each run creates its directories.
+    /// Returns where each run creates its directories.
     pub fn runs(&self) -> PathBuf {
         self.target.join("vm")
     }
 }
 
-/// Whether this target in cargo's metadata is a program.
+/// Returns whether this target in cargo's metadata is a program.
 fn is_program(target: &Value) -> bool {
     target["kind"].as_array().into_iter().flatten().any(|kind| kind == "bin")
 }
@@ -317,7 +317,7 @@ fn package_name(id: &str) -> &str {
     }
 }
 
-/// Where cargo keeps the sources of crates.
+/// Returns where cargo keeps the sources of crates.
 pub fn cargo_home() -> Result<PathBuf> {
     match (env::var_os("CARGO_HOME"), env::var_os("HOME")) {
         (Some(home), _) => Ok(PathBuf::from(home)),

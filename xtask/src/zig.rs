@@ -18,7 +18,7 @@ use crate::workspace::Architecture;
 const NAME: &str = "ziglang";
 const VERSION: &str = "0.13.0";
 
-/// What PyPI calls a host, and the SHA-256 of the wheel for it.
+/// Returns what PyPI calls a host, and the SHA-256 of the wheel for it.
 fn wheel(host: Architecture) -> (&'static str, &'static str) {
     match host {
         Architecture::Amd64 => {

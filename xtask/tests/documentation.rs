@@ -175,18 +175,19 @@ fn code_spans(text: &str) -> Vec<&str> {
     prose(text).flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Whether `text` is a path from the root, without placeholders.
+/// Returns whether `text` is a path from the root, without placeholders.
 fn is_path(text: &str) -> bool {
     NAMED.iter().any(|directory| text.starts_with(directory)) && !text.contains(['<', '*', ' ', '{'])
 }
 
-/// Whether `text` is the name of a test: `theme::what_must_hold`, or the last part of it alone if that is a sentence.
+/// Returns whether `text` is the name of a test: `theme::what_must_hold`, or the last part of it alone if that is a
+/// sentence.
 fn is_test(text: &str) -> bool {
     let is_name = text.chars().all(|part| part.is_ascii_lowercase() || part.is_ascii_digit() || "_:".contains(part));
     is_name && (text.contains("::") || text.matches('_').count() > 2)
 }
 
-/// Whether a source file has the function that a test is called by; its theme is the end of the file's path.
+/// Returns whether a source file has the function that a test is called by; its theme is the end of the file's path.
 fn has_test(path: &str, source: &str, test: &str) -> bool {
     let (theme, name) = test.rsplit_once("::").unwrap_or(("", test));
     let file = path.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");

@@ -57,7 +57,8 @@ fn headings_of_samples_are_those_of_the_tools() {
     assert!(seen > 5, "only {seen} headings were found");
 }
 
-/// What is quoted where messages are: in the first cell of each row, and in sentences if `…` stands for the rest.
+/// Returns what is quoted where messages are: in the first cell of each row, and in sentences if `…` stands for the
+/// rest.
 fn quoted(page: &str) -> Vec<&str> {
     let mut quoted = Vec::new();
     for line in page.lines() {

@@ -27,7 +27,7 @@ fn a_tag_or_part_of_a_hash_pins_nothing() {
     }
 }
 
-/// Whether an action is named by a commit, with its version in a comment for readers and tools that update it.
+/// Returns whether an action is named by a commit, with its version in a comment for readers and tools that update it.
 fn is_pinned(action: &str) -> bool {
     let Some((_, pin)) = action.split_once('@') else { return false };
     let Some((hash, version)) = pin.split_once(" # v") else { return false };

@@ -73,7 +73,7 @@ fn not_needed(id: &str, found: &GetVolumeResponse) -> Result<(), Needed> {
     }
 }
 
-/// What a person should know before answering.
+/// Returns what a person should know before answering.
 fn consequence(id: &str, found: &GetVolumeResponse) -> String {
     let volume = found.volume.clone().unwrap_or_default();
     let size = match volume.size_bytes {

@@ -54,7 +54,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Why there is no connection to the frontend's socket at `path`.
+    /// Returns why there is no connection to the frontend's socket at `path`.
     pub fn no_frontend(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match error.kind() {
@@ -68,7 +68,7 @@ impl Failure {
         }
     }
 
-    /// Why there is no connection to the helper's socket at `path`.
+    /// Returns why there is no connection to the helper's socket at `path`.
     pub fn no_helper(path: &Path, why: Unreachable) -> Self {
         match why {
             Unreachable::Connect { error, .. } if is_of_another_type(&error) => Self::FrontendsSocket(path.to_owned()),
@@ -79,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// What went wrong in one word, for scripts: the gRPC code if the frontend gave one.
+    /// Returns what went wrong in one word, for scripts: the gRPC code if the frontend gave one.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Call(status) => code_name(status.code()),
@@ -105,7 +105,8 @@ impl From<Status> for Failure {
     }
 }
 
-/// Whether a socket carries packets and not a stream, or the reverse: the helper's does, the frontend's does not.
+/// Returns whether a socket carries packets and not a stream, or the reverse: the helper's does, the frontend's does
+/// not.
 fn is_of_another_type(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error())
 }

@@ -142,7 +142,7 @@ async fn delete(mut client: Client, id: String, yes: bool) -> Result<Report, Fai
     Ok(Report::new(json!({ "id": id, "existed": existed }), Table::line(text)))
 }
 
-/// What a person should know before answering.
+/// Returns what a person should know before answering.
 fn consequence(snapshot: &Snapshot) -> String {
     format!(
         "This deletes snapshot {} of volume {}, taken at {}. Whether a VolumeSnapshotContent names it is not known here: see `kubectl get volumesnapshotcontents`.",
@@ -164,7 +164,7 @@ fn row(snapshot: &Snapshot) -> [String; 7] {
     ]
 }
 
-/// When it was taken, to the second.
+/// Returns when it was taken, to the second.
 fn taken(snapshot: &Snapshot) -> String {
     let seconds = i64::try_from(snapshot.taken / 1_000_000_000).ok();
     let time = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use fake::FakeHelper;
 
-/// What the program prints beside this helper: on standard output if it succeeds.
+/// Returns what the program prints beside this helper: on standard output if it succeeds.
 async fn run(fake: &FakeHelper, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bulkheadctl"));
     command.args(arguments).env_clear().env("BULKHEAD_HELPER_SOCKET", fake.path());

@@ -159,7 +159,7 @@ impl Table {
         widths(&self.cells(), &self.widths)
     }
 
-    /// What is shown of each cell. The last of a row may be a sentence; nothing is aligned behind it.
+    /// Returns what is shown of each cell. The last of a row may be a sentence; nothing is aligned behind it.
     fn cells(&self) -> Vec<Vec<String>> {
         let shown = |row: &Vec<String>| {
             let last = row.len().saturating_sub(1);

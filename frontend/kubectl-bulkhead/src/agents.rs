@@ -113,8 +113,8 @@ pub async fn read_all<'n>(
     stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
 }
 
-/// What the agents on `nodes` have found about volumes; where that is unknown, the result says why. Without the right to
-/// list the agents' pods nothing is known of any.
+/// Returns what the agents on `nodes` have found about volumes; where that is unknown, the result says why. Without the
+/// right to list the agents' pods nothing is known of any.
 pub async fn findings(cluster: &Cluster, nodes: BTreeSet<String>) -> BTreeMap<String, Result<Findings, String>> {
     of_each(cluster, nodes, |pod| async move { pod.findings(&cluster.client).await }).await
 }
@@ -181,7 +181,7 @@ impl AgentPod {
         Ok(self.pages(client, "snapshots", unfold).await?.unwrap_or_default())
     }
 
-    /// What is on all pages of `list`; `None` if the agent does not serve that.
+    /// Returns what is on all pages of `list`; `None` if the agent does not serve that.
     async fn pages<P: DeserializeOwned, T>(
         &self,
         client: &Client,

@@ -34,7 +34,7 @@ pub async fn flaws(cluster: &Cluster, pools: Option<&Pools>) -> Result<BTreeMap<
     Ok(flaws)
 }
 
-/// What to do if the agents may not serve a class. Whoever may not ask for others' rights is told nothing.
+/// Returns what to do if the agents may not serve a class. Whoever may not ask for others' rights is told nothing.
 async fn lacking_right(cluster: &Cluster, class: &StorageClass) -> Result<Option<String>, Failure> {
     let binds_at_once = class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer");
     let wanted = [Some(names::PROVISION_VERB), binds_at_once.then_some(names::TAKE_VERB)];
@@ -50,7 +50,7 @@ async fn lacking_right(cluster: &Cluster, class: &StorageClass) -> Result<Option
     Ok(None)
 }
 
-/// Whether the agents' account has a verb on a class, as far as the cluster's user may know.
+/// Returns whether the agents' account has a verb on a class, as far as the cluster's user may know.
 async fn may(cluster: &Cluster, verb: &str, class: &str) -> Result<Option<bool>, Failure> {
     let namespace = &cluster.namespace;
     let attributes = ResourceAttributes {

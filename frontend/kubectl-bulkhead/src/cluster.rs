@@ -54,7 +54,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What went wrong in one word, for scripts: the API server's own reason if it gave one.
+    /// Returns what went wrong in one word, for scripts: the API server's own reason if it gave one.
     pub fn code(&self) -> String {
         match self {
             Self::Api { error, .. } => match error.as_ref() {
@@ -200,7 +200,7 @@ impl Cluster {
         Ok(list.items.into_iter().map(known).collect())
     }
 
-    /// What the agent of each node last said. Nothing is known of any for a user who may not read it.
+    /// Returns what the agent of each node last said. Nothing is known of any for a user who may not read it.
     pub async fn heartbeats(&self) -> Result<BTreeMap<String, Heartbeat>, Failure> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));

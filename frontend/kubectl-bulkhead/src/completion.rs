@@ -31,7 +31,7 @@ const NO_FILES: &str = ":4\n";
 /// cobra's directive that leaves the rest to the shell, which knows its files.
 const FILES: &str = ":0\n";
 
-/// What could stand in the place of the last of `words`.
+/// Returns what could stand in the place of the last of `words`.
 pub fn answer(words: &[String]) -> String {
     let mut root = Options::command();
     root.build();

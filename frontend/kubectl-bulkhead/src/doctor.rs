@@ -183,7 +183,7 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
     }
 }
 
-/// Why an agent is not ready, in its own words.
+/// Returns why an agent is not ready, in its own words.
 async fn not_ready(cluster: &Cluster, member: &Member) -> String {
     let Some(pod) = &member.pod else {
         let why = member.not_ready.as_deref().unwrap_or_default();
@@ -247,7 +247,7 @@ async fn stale_capacities(cluster: &Cluster) -> Result<Vec<Check>, Failure> {
     Ok(stale.into_iter().map(check).collect())
 }
 
-/// What the agent on a node has found about single volumes. What its pools report is told with them.
+/// Returns what the agent on a node has found about single volumes. What its pools report is told with them.
 fn volumes(node: &str, findings: &Findings) -> Vec<Check> {
     let name = format!("volumes on {node}");
     let missing = findings.abnormal.iter().filter(|found| found.missing).count() as u64;

@@ -45,7 +45,7 @@ impl Lost {
         self
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     pub fn is_empty(&self) -> bool {
         self.volumes.is_empty() && self.claims.is_empty() && self.snapshots.is_empty()
     }

@@ -64,7 +64,7 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What takes an API server to answer.
+/// Returns what takes an API server to answer.
 async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
     let cluster = Cluster::connect(&options).await?;
     let wide = options.output == Some(Output::Wide);

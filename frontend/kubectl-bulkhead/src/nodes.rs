@@ -115,7 +115,7 @@ pub fn state(member: &Member) -> &'static str {
     }
 }
 
-/// How long an agent may be silent.
+/// Returns how long an agent may be silent.
 fn overdue() -> SignedDuration {
     SignedDuration::try_from(OVERDUE).unwrap_or_default()
 }

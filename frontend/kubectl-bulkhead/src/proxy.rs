@@ -41,7 +41,7 @@ impl From<kube::Error> for Unread {
     }
 }
 
-/// What is at `path`, of at most `longest` bytes, whatever its status. `right` is the right that this takes.
+/// Returns what is at `path`, of at most `longest` bytes, whatever its status. `right` is the right that this takes.
 pub async fn get(
     client: &Client,
     path: &str,

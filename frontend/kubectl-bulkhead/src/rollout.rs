@@ -14,7 +14,8 @@ pub async fn daemon_sets(cluster: &Cluster) -> Result<Vec<DaemonSet>, Failure> {
     Ok(sets.list(&parameters).await.map_err(cluster.failed("listing DaemonSets"))?.items)
 }
 
-/// How far the agents of all groups together have got; and a check for each group that is empty, which the sum hides.
+/// Returns how far the agents of all groups together have got; and a check for each group that is empty, which the sum
+/// hides.
 pub fn checks(namespace: &str, sets: &[DaemonSet]) -> Vec<Check> {
     if sets.is_empty() {
         let message = "there is no DaemonSet, which is correct if the agents run as services on the hosts";

@@ -70,7 +70,7 @@ impl Snapshot {
         format!("{}/{}", self.of.0, self.of.1)
     }
 
-    /// How large a volume that is made from it is at least.
+    /// Returns how large a volume that is made from it is at least.
     pub fn size(&self) -> String {
         self.bytes.map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string())
     }
@@ -137,7 +137,7 @@ pub fn unowned(all: &[Snapshot]) -> Vec<Check> {
     unowned.map(check).collect()
 }
 
-/// How many snapshots each node has that no longer exists.
+/// Returns how many snapshots each node has that no longer exists.
 pub fn on_lost_nodes(all: &[Snapshot], exists: impl Fn(&str) -> bool) -> Vec<Check> {
     let mut lost = BTreeMap::<&str, u64>::new();
     for snapshot in all.iter().filter(|snapshot| !snapshot.node.is_empty() && !exists(&snapshot.node)) {

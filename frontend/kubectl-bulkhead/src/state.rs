@@ -37,8 +37,8 @@ impl States {
         json!({ "state": found.map_or("ok", AbnormalVolume::word), "message": found.map(|found| &found.message) })
     }
 
-    /// What to say below a table of `volumes`: what is wrong with those that are not ok, and of which nodes nothing is
-    /// known.
+    /// Returns what to say below a table of `volumes`: what is wrong with those that are not ok, and of which nodes
+    /// nothing is known.
     pub fn notes(&self, volumes: &[Volume]) -> Vec<String> {
         let abnormal = volumes.iter().filter_map(|volume| {
             let findings = self.0.get(&volume.node)?.as_ref().ok()?;

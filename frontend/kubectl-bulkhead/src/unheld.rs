@@ -46,7 +46,7 @@ fn check(claim: &PersistentVolumeClaim, matter: &str) -> Check {
 }
 
 impl Sources<'_> {
-    /// Why no node has the source of `claim`; `None` if it has none.
+    /// Returns why no node has the source of `claim`; `None` if it has none.
     fn matter(&self, claim: &PersistentVolumeClaim) -> Option<String> {
         let source = claim.spec.as_ref()?.data_source_ref.as_ref()?;
         let (namespace, name) = (claim.namespace().unwrap_or_default(), source.name.as_str());

@@ -24,7 +24,7 @@ const WIDE: [&str; 11] =
     ["volume", "node", "claim", "size", "phase", "condition", "class", "mode", "policy", "used", "pods"];
 
 impl Filter {
-    /// Whether `volume` is to be listed.
+    /// Returns whether `volume` is to be listed.
     pub fn admits(&self, volume: &Volume) -> bool {
         let admits = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
         let namespace = volume.claim.as_ref().map_or("", |(namespace, ..)| namespace);
@@ -64,7 +64,7 @@ pub async fn list(cluster: &Cluster, filter: &Filter, wide: bool) -> Result<Repo
     Ok(Report::new(json, table))
 }
 
-/// What every volume's row shows.
+/// Returns what every volume's row shows.
 pub fn row(volume: &Volume) -> [String; 8] {
     [
         volume.name.clone(),
@@ -96,7 +96,7 @@ fn described(volume: &Volume, states: &States, usage: &Usage, pods: Option<&Pods
     json
 }
 
-/// How much of a volume is used, if a kubelet measures it.
+/// Returns how much of a volume is used, if a kubelet measures it.
 fn used(volume: &Volume, usage: &Usage) -> Option<u64> {
     usage.of_claims.get(&key(volume.claim.as_ref()?)).copied()
 }

@@ -57,7 +57,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// What is to be printed after `event`. Of the first list that is all; of later ones, what has changed meanwhile.
+    /// Returns what is to be printed after `event`. Of the first list that is all; of later ones, what has changed
+    /// meanwhile.
     fn after(
         &mut self,
         event: Event<PersistentVolume>,

@@ -59,7 +59,7 @@ pub fn write<'v>(keys: impl IntoIterator<Item = (&'static str, &'v str)>) -> Res
     text.try_into()
 }
 
-/// What a record says.
+/// Returns what a record says.
 ///
 /// # Errors
 /// See [`Unreadable`].

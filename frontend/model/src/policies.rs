@@ -41,7 +41,7 @@ pub fn judge(
     }
 }
 
-/// Why the policy called `name` does not bind `account`.
+/// Returns why the policy called `name` does not bind `account`.
 fn flaw(
     name: &str,
     account: &str,
@@ -85,8 +85,8 @@ fn flaw(
     })
 }
 
-/// Whether a condition holds for the service account called `account`. Those in deploy/ hold for the agents' service
-/// account in any namespace; a condition may also name that of a single namespace.
+/// Returns whether a condition holds for the service account called `account`. Those in deploy/ hold for the agents'
+/// service account in any namespace; a condition may also name that of a single namespace.
 fn names(condition: &str, account: &str) -> bool {
     let parts: Vec<_> = account.split(':').collect();
     let ["system", "serviceaccount", _, name] = parts[..] else { return false };

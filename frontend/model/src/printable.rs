@@ -45,7 +45,8 @@ pub fn printable(text: &str, longest: usize) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether `character` stands for itself on a terminal. Quotes do, though Rust's own escaping means them as well.
+/// Returns whether `character` stands for itself on a terminal. Quotes do, though Rust's own escaping means them as
+/// well.
 fn is_seen(character: char) -> bool {
     matches!(character, '"' | '\'' | '\\') || character.escape_debug().len() == 1
 }

@@ -19,7 +19,8 @@ pub(super) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// How many entries of a list a client gets, which asks for this many at most; zero means that it does not mind.
+/// Returns how many entries of a list a client gets, which asks for this many at most; zero means that it does not
+/// mind.
 pub(super) fn page_size(max_entries: i32) -> Result<usize, Fault> {
     match usize::try_from(max_entries) {
         Ok(0) => Ok(LONGEST_PAGE),

@@ -109,7 +109,7 @@ impl Plugin {
     }
 }
 
-/// What a new volume is to begin as a copy of.
+/// Returns what a new volume is to begin as a copy of.
 ///
 /// # Errors
 /// When nothing is named, or no such thing can exist.

@@ -114,7 +114,7 @@ impl Helper {
         }
     }
 
-    /// How many filesystems in images, inodes and snapshots `pool` has, and may have.
+    /// Returns how many filesystems in images, inodes and snapshots `pool` has, and may have.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -178,7 +178,7 @@ impl Helper {
         }
     }
 
-    /// Where the content of `volume` comes from, if it did not begin empty.
+    /// Returns where the content of `volume` comes from, if it did not begin empty.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -202,7 +202,7 @@ impl Helper {
         }
     }
 
-    /// How much the image of `volume` occupies, and shares.
+    /// Returns how much the image of `volume` occupies, and shares.
     ///
     /// # Errors
     /// See [`CallError`].

@@ -76,7 +76,7 @@ impl Connection {
         Ok(self.receive().await?)
     }
 
-    /// Whether the helper has closed this idle connection.
+    /// Returns whether the helper has closed this idle connection.
     pub(super) fn is_hung_up(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // An idle connection has nothing to read unless the helper has closed it.

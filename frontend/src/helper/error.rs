@@ -70,7 +70,7 @@ impl Unreachable {
         }
     }
 
-    /// Whether the condition clears by itself when the helper comes back.
+    /// Returns whether the condition clears by itself when the helper comes back.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Connect { .. }
@@ -102,7 +102,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the request may succeed on a new connection.
+    /// Returns whether the request may succeed on a new connection.
     pub(super) fn is_worth_repeating(&self) -> bool {
         matches!(self, Self::Away(Unreachable::Closed | Unreachable::Broken(_)))
     }

@@ -33,7 +33,7 @@ impl Link {
         self.state.as_ref().ok().map(|welcome| (Arc::clone(welcome), self.generation))
     }
 
-    /// Why the link is down. Call this only while it is.
+    /// Returns why the link is down. Call this only while it is.
     pub(super) fn reason(&self) -> Unreachable {
         self.state.as_ref().err().cloned().unwrap_or(Unreachable::NotYet)
     }

@@ -75,7 +75,7 @@ fn pool(state: &PoolState) -> Check {
     }
 }
 
-/// What only a storage agent can find: it knows which volumes are needed.
+/// Returns what only a storage agent can find: it knows which volumes are needed.
 fn volumes(health: &Health) -> Vec<Check> {
     let (missing, orphans) = (health.missing() as u64, health.orphans.len() as u64);
     let mut checks = Vec::new();

@@ -120,8 +120,8 @@ impl Context {
         Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default())
     }
 
-    /// What tells this cluster from any other: the uid of its namespace kube-system. `None` while the agent may not
-    /// read it: the rules of an earlier release do not grant that.
+    /// Returns what tells this cluster from any other: the uid of its namespace kube-system. `None` while the agent may
+    /// not read it: the rules of an earlier release do not grant that.
     ///
     /// # Errors
     /// When the API server does not answer.

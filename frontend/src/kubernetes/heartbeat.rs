@@ -56,13 +56,14 @@ impl Record {
     }
 }
 
-/// What is wrong with pools, in words.
+/// Returns what is wrong with pools, in words.
 pub fn words(health: &Health) -> Reported {
     let words = |conditions: &BTreeMap<Identity, _>| conditions.keys().map(Identity::word).collect();
     health.pools.iter().map(|(pool, conditions)| (pool.to_string(), words(conditions))).collect()
 }
 
-/// What an earlier agent of this node has reported, as far as the API server says. It is the record until there is more.
+/// Returns what an earlier agent of this node has reported, as far as the API server says. It is the record until there
+/// is more.
 pub async fn reported_before(context: &Context, record: &Record) -> Reported {
     let lease = request("reading the agent's Lease", api(context).get_opt(&context.agent.node.name)).await;
     let lease = lease.unwrap_or_else(|failure| {
@@ -108,7 +109,7 @@ async fn changed(context: &Context, record: &Record, readiness: &Readiness, know
     }
 }
 
-/// What does not work, in one line; empty if everything does.
+/// Returns what does not work, in one line; empty if everything does.
 async fn missing(context: &Context, readiness: &Readiness) -> String {
     readiness.look_at_helper(context.volumes.probe()).await;
     let mut missing = readiness.missing().join("; ");

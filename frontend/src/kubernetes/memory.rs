@@ -112,12 +112,12 @@ impl Memory {
         self.with(uid, |entry| (entry.failures, entry.is_failing) = (0, false));
     }
 
-    /// Whether the latest attempt has failed.
+    /// Returns whether the latest attempt has failed.
     pub fn has_failed(&self, uid: &str) -> bool {
         self.with(uid, |entry| entry.failures > 0)
     }
 
-    /// How many attempts in a row have failed.
+    /// Returns how many attempts in a row have failed.
     pub fn failures(&self, uid: &str) -> u32 {
         self.with(uid, |entry| entry.failures)
     }
@@ -134,8 +134,8 @@ impl Memory {
         self.with(uid, |entry| entry.written = Some(Written::Finished));
     }
 
-    /// Whether the agent has written the object since it had that resource version. Once it is seen with a newer one,
-    /// what was written is no longer remembered.
+    /// Returns whether the agent has written the object since it had that resource version. Once it is seen with a
+    /// newer one, what was written is no longer remembered.
     pub fn is_outdated(&self, uid: &str, version: Option<&str>) -> bool {
         self.with(uid, |entry| {
             let outdated = match entry.written {

@@ -34,7 +34,7 @@ pub trait Controller: Send + Sync + 'static {
     /// The kind.
     type Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
 
-    /// What all controllers remember of objects.
+    /// Returns what all controllers remember of objects.
     fn memory(&self) -> &Memory;
 
     /// Does whatever `object` needs in its present state.

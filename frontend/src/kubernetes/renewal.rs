@@ -59,8 +59,8 @@ pub async fn run(context: &Context, credential: &Credential) {
     }
 }
 
-/// Whether there should be a new token: half of its life is over, or, for one from the operator, which may be good for an
-/// hour or a year, half of what a new one would be good for is left.
+/// Returns whether there should be a new token: half of its life is over, or, for one from the operator, which may be
+/// good for an hour or a year, half of what a new one would be good for is left.
 fn is_due(used: &Used, claims: &Claims, now: Timestamp) -> bool {
     let left = claims.end.duration_since(now);
     match used {

@@ -128,13 +128,13 @@ impl Clients {
     }
 }
 
-/// Whether nobody can connect to the socket any more.
+/// Returns whether nobody can connect to the socket any more.
 fn is_shut_down(listener: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&listener, PollFlags::RDHUP)];
     poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
 }
 
-/// Whether a later attempt may succeed (accept(2)): the client has left, or something has run out.
+/// Returns whether a later attempt may succeed (accept(2)): the client has left, or something has run out.
 fn passes(error: &io::Error) -> bool {
     let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].map(Errno::raw_os_error);
     matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted)
@@ -152,7 +152,7 @@ impl Pace {
         Self { left: AT_ONCE, at: now }
     }
 
-    /// Whether one may be accepted now; if so, it counts.
+    /// Returns whether one may be accepted now; if so, it counts.
     fn allows(&mut self, now: Instant) -> bool {
         let passed = u32::try_from(now.duration_since(self.at).as_millis()).unwrap_or(u32::MAX);
         self.left = self.left.saturating_add(passed).min(AT_ONCE);

@@ -48,7 +48,7 @@ impl Room {
     }
 }
 
-/// What a pool promises to a volume.
+/// Returns what a pool promises to a volume.
 fn promised(size: Bytes, kind: &VolumeKind, inode_size: u32) -> u64 {
     let inodes = match kind {
         VolumeKind::Directory { inodes, .. } => inodes.get(),
@@ -150,7 +150,7 @@ mod tests {
         Room { available, largest_volume: available, total: 1 << 50, inode_size }
     }
 
-    /// What a pool promises to a volume of this size, as it is created.
+    /// Returns what a pool promises to a volume of this size, as it is created.
     fn taken(size: u64, parameters: &Parameters, mode: Mode) -> u64 {
         let size = Bytes::try_from(size).unwrap();
         promised(size, &parameters.kind(mode, size), INODE)

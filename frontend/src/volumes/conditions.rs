@@ -66,12 +66,12 @@ pub struct Orphan {
 }
 
 impl Abnormal {
-    /// Whether the reason is that its whole pool, `pool`, has failed.
+    /// Returns whether the reason is that its whole pool, `pool`, has failed.
     pub fn is_of_failed(&self, pool: &PoolName) -> bool {
         self.pool.as_ref() == Some(pool) && self.cause == Cause::Pool
     }
 
-    /// Whether it does not exist.
+    /// Returns whether it does not exist.
     pub fn is_missing(&self) -> bool {
         self.cause == Cause::Missing
     }
@@ -82,7 +82,7 @@ impl Abnormal {
 }
 
 impl Health {
-    /// How many volumes do not exist though they are needed.
+    /// Returns how many volumes do not exist though they are needed.
     pub fn missing(&self) -> usize {
         self.volumes.values().filter(|abnormal| abnormal.is_missing()).count()
     }
@@ -93,7 +93,7 @@ impl Health {
     }
 }
 
-/// What is in `these` and not in `others`: what has appeared, or what is over.
+/// Returns what is in `these` and not in `others`: what has appeared, or what is over.
 pub fn beyond<'a, K: Ord, V>(
     these: &'a BTreeMap<K, V>,
     others: &BTreeMap<K, V>,
@@ -112,7 +112,7 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// What is wrong now, and every change to it.
+    /// Returns what is wrong now, and every change to it.
     pub fn subscribe(&self) -> watch::Receiver<Health> {
         self.0.subscribe()
     }

@@ -53,7 +53,8 @@ impl Volumes {
         self.provisioned(volume.clone(), &kind, size, new)
     }
 
-    /// What a copy must be like: its source. Where that is gone, the copy itself, if an earlier call has made it.
+    /// Returns what a copy must be like: its source. Where that is gone, the copy itself, if an earlier call has made
+    /// it.
     async fn template(&self, volume: &VolumeId, source: &Source) -> Result<Usage, Fault> {
         let missing = match self.helper.usage(source.id(), None).await.map_err(Fault::from) {
             Ok(usage) => return source.checked(usage),
@@ -68,7 +69,7 @@ impl Volumes {
 }
 
 impl Source {
-    /// What is known of it, if it is what the caller takes it for.
+    /// Returns what is known of it, if it is what the caller takes it for.
     fn checked(&self, usage: Usage) -> Result<Usage, Fault> {
         let is_snapshot = matches!(usage.spec.kind, VolumeKind::Snapshot { .. });
         match self {

@@ -24,7 +24,7 @@ impl From<Unreachable> for Fault {
     }
 }
 
-/// Why a request to promise something in `pool` failed.
+/// Returns why a request to promise something in `pool` failed.
 pub(super) fn of_promise(error: CallError, pool: &PoolName) -> Fault {
     match error {
         CallError::Answered(Error { kind: ErrorKind::NoRoom { room, wanted }, .. }) => {
@@ -34,7 +34,7 @@ pub(super) fn of_promise(error: CallError, pool: &PoolName) -> Fault {
     }
 }
 
-/// Why a request to copy `source`, which is in `pool`, failed.
+/// Returns why a request to copy `source`, which is in `pool`, failed.
 pub(super) fn of_copy(error: CallError, source: &VolumeId, pool: &PoolName) -> Fault {
     match error {
         CallError::Answered(Error { kind: ErrorKind::TooFragmented { extents, limit }, .. }) => {

@@ -39,7 +39,7 @@ pub struct Inspected {
 }
 
 impl PoolState {
-    /// What is wrong, for people; empty when nothing is.
+    /// Returns what is wrong, for people; empty when nothing is.
     pub fn told(&self) -> Vec<String> {
         match &self.status {
             Err(fault) if self.conditions.is_empty() => vec![fault.to_string()],
@@ -49,7 +49,7 @@ impl PoolState {
 }
 
 impl Volumes {
-    /// What the volumes of each pool use, as far as it is counted. Every volume is measured.
+    /// Returns what the volumes of each pool use, as far as it is counted. Every volume is measured.
     ///
     /// # Errors
     /// When the helper cannot be reached.

@@ -24,7 +24,7 @@ impl Kinds {
         self.known().remove(volume);
     }
 
-    /// Whether `volume` has a filesystem of its own, if that is known.
+    /// Returns whether `volume` has a filesystem of its own, if that is known.
     pub fn has_filesystem(&self, volume: &VolumeId) -> Option<bool> {
         self.known().get(volume).copied()
     }
@@ -35,7 +35,7 @@ impl Kinds {
 }
 
 impl Volumes {
-    /// Whether `volume` has a filesystem of its own. The helper is asked if it was not seen yet.
+    /// Returns whether `volume` has a filesystem of its own. The helper is asked if it was not seen yet.
     ///
     /// # Errors
     /// When it is not known, and the helper does not say.

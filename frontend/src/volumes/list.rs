@@ -60,8 +60,8 @@ impl<T> Gathered<T> {
         Ok(Self { entries: Vec::new(), most, after, is_complete: false, id })
     }
 
-    /// Where to continue and how many to ask for, of the most that a reply has; `None` once the page is complete. One more
-    /// than requested shows whether there is a next page.
+    /// Returns where to continue and how many to ask for, of the most that a reply has; `None` once the page is
+    /// complete. One more than requested shows whether there is a next page.
     fn wants(&mut self, in_a_reply: usize) -> Option<(Option<VolumeId>, u16)> {
         if self.is_complete || self.entries.len() > self.most {
             return None;

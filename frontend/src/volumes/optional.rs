@@ -33,7 +33,7 @@ impl Optional {
         Self { pools: Arc::new(pools.into_iter().collect()), unseen: Arc::new(Mutex::new(unseen)) }
     }
 
-    /// Whether all that is known of the pools counts.
+    /// Returns whether all that is known of the pools counts.
     pub(super) fn is_decided(&self) -> bool {
         self.pools.is_empty() || self.unseen() != Unseen::NotKnownYet
     }
@@ -54,8 +54,8 @@ impl Volumes {
         }
     }
 
-    /// Whether `fault` says that a volume may be in a pool that is not served, and every such pool is one that this node
-    /// may lack: then it is known only once the pool is there.
+    /// Returns whether `fault` says that a volume may be in a pool that is not served, and every such pool is one that
+    /// this node may lack: then it is known only once the pool is there.
     pub fn is_of_absent_pool(&self, fault: &Fault) -> bool {
         let health = self.health();
         let health = health.borrow();
@@ -66,8 +66,8 @@ impl Volumes {
             && !conditions.any(|condition| matches!(condition, PoolCondition::NotServed(_)))
     }
 
-    /// What it means for `pool` that the helper answers a question about it with `fault`; `None` if the fault is not about
-    /// the pool, or if it is not known yet what it means.
+    /// Returns what it means for `pool` that the helper answers a question about it with `fault`; `None` if the fault
+    /// is not about the pool, or if it is not known yet what it means.
     pub(super) fn condition_of(&self, pool: &PoolName, fault: &Fault) -> Option<PoolCondition> {
         let unseen = self.optional.pools.contains(pool).then(|| self.optional.unseen());
         match (unseen, PoolCondition::of_fault(fault)?) {

@@ -10,7 +10,7 @@ use crate::helper::Owned;
 const SINCE: u16 = 3;
 
 impl Volumes {
-    /// Whether the helper keeps such notes. One of an earlier release does not.
+    /// Returns whether the helper keeps such notes. One of an earlier release does not.
     ///
     /// # Errors
     /// When the helper cannot be reached.
@@ -18,7 +18,7 @@ impl Volumes {
         Ok(self.helper.welcome().await?.version >= SINCE)
     }
 
-    /// What is recorded on `volume`.
+    /// Returns what is recorded on `volume`.
     ///
     /// # Errors
     /// `Io` when what is recorded is not readable, `Unsupported` when the helper is too old for the request.

@@ -68,7 +68,7 @@ impl Measurements {
 }
 
 impl Volumes {
-    /// What is wrong now, and every change to it.
+    /// Returns what is wrong now, and every change to it.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.conditions.subscribe()
     }
@@ -207,7 +207,7 @@ fn count_refusals() {
     }
 }
 
-/// How much more is promised than may be.
+/// Returns how much more is promised than may be.
 fn overpromised(status: &PoolStatus) -> u64 {
     let excess = |condition: &Condition| match condition {
         Condition::Overpromised { promised, limit } => Some(promised.saturating_sub(*limit)),

@@ -62,8 +62,8 @@ impl Volumes {
         Err(failure.into())
     }
 
-    /// Why the filesystem in the volume's image is not mounted, for whoever waits for it. That is a condition of the volume,
-    /// too.
+    /// Returns why the filesystem in the volume's image is not mounted, for whoever waits for it. That is a condition
+    /// of the volume, too.
     async fn not_mounted(&self, volume: &VolumeId, fault: Fault) -> Fault {
         let Ok(usage) = self.helper.usage(volume, None).await else { return fault };
         let condition = condition(usage.condition);

@@ -62,7 +62,7 @@ impl Volumes {
         }
     }
 
-    /// What a volume began as a copy of; `None` if it began empty.
+    /// Returns what a volume began as a copy of; `None` if it began empty.
     ///
     /// # Errors
     /// `NotFound` when there is no such volume or snapshot.
@@ -70,8 +70,8 @@ impl Volumes {
         Ok(self.helper.origin(volume).await?)
     }
 
-    /// How much of a volume's image is shared with others, and how much is its own. It takes a while where the image is in
-    /// very many pieces.
+    /// Returns how much of a volume's image is shared with others, and how much is its own. It takes a while where the
+    /// image is in very many pieces.
     ///
     /// # Errors
     /// `Unsupported` for a directory, and where the helper is too old.
@@ -88,7 +88,7 @@ impl Volumes {
         Ok(self.helper.delta(snapshot, base, from).await?)
     }
 
-    /// Whether some pool of this node can copy volumes; while the helper is away, what it said last.
+    /// Returns whether some pool of this node can copy volumes; while the helper is away, what it said last.
     pub async fn can_copy(&self) -> bool {
         let Ok(welcome) = self.helper.welcome().await else { return self.copies.load(Relaxed) };
         let mut found = false;

@@ -64,7 +64,8 @@ impl Volumes {
         Ok(Measured { filesystem: filesystem(&usage), usage, condition })
     }
 
-    /// What to say about a volume in use whose pool does not let it be measured: a kubelet would ignore an error.
+    /// Returns what to say about a volume in use whose pool does not let it be measured: a kubelet would ignore an
+    /// error.
     fn unmeasurable(&self, volume: &VolumeId, fault: Fault) -> Result<(Usage, Condition), Fault> {
         match (PoolCondition::of_fault(&fault), self.measurements.last(volume)) {
             (Some(failure), Some(usage)) => {
@@ -106,7 +107,7 @@ fn sum(used: Option<u64>, available: Option<u64>) -> Option<u64> {
     Some(used?.saturating_add(available?))
 }
 
-/// What it means for a volume that the helper reports this of it.
+/// Returns what it means for a volume that the helper reports this of it.
 pub(super) fn condition(reported: Option<Reported>) -> Condition {
     match reported.map(PoolCondition::Reported) {
         None => Condition { abnormal: false, message: "healthy".to_owned() },

@@ -247,7 +247,7 @@ pub fn roomy() -> Act {
     Act::Answer(Ok(Reply::Pool(status(1 << 40))))
 }
 
-/// How many filesystems in images a pool may have, and has; and how many inodes, and how many of them are free.
+/// Returns how many filesystems in images a pool may have, and has; and how many inodes, and how many of them are free.
 pub fn counts(filesystem_limit: u32, filesystems: u32, (inodes, free_inodes): (u64, u64)) -> Act {
     Act::Answer(Ok(Reply::Counts {
         filesystem_limit,

@@ -126,7 +126,7 @@ impl MockApi {
         let _ = self.shared.events.send(json!({ "type": "MODIFIED", "object": claim }));
     }
 
-    /// Whether claims are watched, so that what is reported now arrives.
+    /// Returns whether claims are watched, so that what is reported now arrives.
     pub fn is_watched(&self) -> bool {
         self.shared.events.receiver_count() > 0
     }
@@ -242,7 +242,8 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
     }
 }
 
-/// What a request that writes to the object at `path` is answered with. A claim is what it was, with another version.
+/// Returns what a request that writes to the object at `path` is answered with. A claim is what it was, with another
+/// version.
 fn written(shared: &Shared, path: &str) -> Value {
     let name = path.trim_end_matches("/status").rsplit('/').next().unwrap_or_default();
     let claims = shared.claims.lock().unwrap();

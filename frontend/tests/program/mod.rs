@@ -101,7 +101,7 @@ pub async fn ask(address: &str, request: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Where the frontend serves metrics and probes, according to its log.
+/// Returns where the frontend serves metrics and probes, according to its log.
 pub async fn address(frontend: &Frontend) -> String {
     frontend.says("serving metrics and probes address=").await;
     let log = frontend.log();

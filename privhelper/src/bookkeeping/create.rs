@@ -97,7 +97,7 @@ fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, share: Share) -> Resu
     taken.and_then(|taken| taken.ok_or_else(|| no_project(pool)).map(Some)).inspect_err(|_| state.volumes.give_up(id))
 }
 
-/// What a pool's filesystem has to share out.
+/// Returns what a pool's filesystem has to share out.
 ///
 /// # Errors
 /// When that cannot be determined.

@@ -67,8 +67,8 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// What it may be now that the filesystem is so large. What XFS sets aside when it is made larger was a fiftieth at
-    /// most, where it was measured.
+    /// Returns what it may be now that the filesystem is so large. What XFS sets aside when it is made larger was a
+    /// fiftieth at most, where it was measured.
     fn at(self, total: u64) -> u64 {
         let growth = self.of.map_or(0, |of| total.saturating_sub(of));
         self.bytes.saturating_add(growth / 32)
@@ -104,7 +104,7 @@ impl Filesystem {
         Self { root, facts, _claim: claim, projects, capacity, strays, searching, in_progress, allocating }
     }
 
-    /// What is known of it.
+    /// Returns what is known of it.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -114,7 +114,7 @@ impl Filesystem {
         if self.facts.is_xfs { "xfs" } else { "ext4" }
     }
 
-    /// How many bytes are used up by each inode that is made.
+    /// Returns how many bytes are used up by each inode that is made.
     pub fn inode_size(&self) -> u64 {
         if self.facts.is_xfs { XFS_INODE } else { 0 }
     }
@@ -160,8 +160,8 @@ impl Filesystem {
         Ok(Occupied { charged, unexplained })
     }
 
-    /// What is occupied by images that no project accounts for. This is not what was allocated for them: their users
-    /// discard blocks. Of those that may share blocks only the largest is counted.
+    /// Returns what is occupied by images that no project accounts for. This is not what was allocated for them: their
+    /// users discard blocks. Of those that may share blocks only the largest is counted.
     fn uncounted_images(&self, volumes: &Volumes) -> SysResult<u64> {
         let mut largest = BTreeMap::<_, u64>::new();
         for (id, pool, family) in volumes.uncounted_images(self.facts.device) {
@@ -179,13 +179,14 @@ impl Filesystem {
         Ok(largest.into_values().fold(0, u64::saturating_add))
     }
 
-    /// Whether files can be copied by sharing their blocks, and what they really occupy is known then: where all who
-    /// share a block are charged for it, that is what is in use and is not known to be anything else.
+    /// Returns whether files can be copied by sharing their blocks, and what they really occupy is known then: where
+    /// all who share a block are charged for it, that is what is in use and is not known to be anything else.
     pub fn can_copy(&self) -> bool {
         self.facts.shares_blocks && (self.facts.overhead.is_some() || !self.facts.counts_projects)
     }
 
-    /// What the filesystem says of itself. The figures are in the kernel's memory, so this does not wait for a disk.
+    /// Returns what the filesystem says of itself. The figures are in the kernel's memory, so this does not wait for a
+    /// disk.
     pub fn space(&self) -> SysResult<Space> {
         let found = rustix::fs::fstatvfs(&self.root).by("fstatfs")?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
@@ -198,7 +199,7 @@ impl Filesystem {
         })
     }
 
-    /// How far quotas are switched on, and how many bytes they take.
+    /// Returns how far quotas are switched on, and how many bytes they take.
     pub fn quotas(&self) -> SysResult<(Enforcement, u64)> {
         let (enforcement, blocks) = quota::state(&self.root)?;
         let block = if self.facts.is_xfs { rustix::fs::fstatvfs(&self.root).by("fstatfs")?.f_frsize } else { 512 };
@@ -217,7 +218,7 @@ impl Filesystem {
         })
     }
 
-    /// What a project uses and may use.
+    /// Returns what a project uses and may use.
     pub fn quota(&self, project: ProjectId) -> SysResult<ProjectQuota> {
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         quota::get(&self.root, self.look(), project)
@@ -235,7 +236,7 @@ impl Filesystem {
         quota::set(&self.root, project, bytes, inodes)
     }
 
-    /// What was charged to projects that belong to no volume when it was last looked at.
+    /// Returns what was charged to projects that belong to no volume when it was last looked at.
     pub fn strays(&self) -> SysResult<Strays> {
         lock(&self.strays).clone()
     }
@@ -250,7 +251,7 @@ impl Filesystem {
         (*lock(&self.strays), *lock(&self.searching)) = (found, None);
     }
 
-    /// Since when the oldest of what may wait for it has been in progress.
+    /// Returns since when the oldest of what may wait for it has been in progress.
     pub fn busy_since(&self) -> Option<Instant> {
         self.in_progress.oldest().into_iter().chain(*lock(&self.searching)).min()
     }

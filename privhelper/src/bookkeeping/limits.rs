@@ -25,8 +25,8 @@ impl Default for Limits {
     }
 }
 
-/// Whether there are as many volumes as are allowed. Deleted ones count until nothing is left of them, and those that
-/// are not served count as well.
+/// Returns whether there are as many volumes as are allowed. Deleted ones count until nothing is left of them, and
+/// those that are not served count as well.
 pub fn too_many_volumes(state: &State) -> Option<Condition> {
     let known = state.volumes.number().saturating_add(state.unserved.len());
     let limit = state.limits.volumes;

@@ -23,7 +23,7 @@ pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
     write().map(|()| Reply::Done).map_err(|error| failed("note the owner of volume", held.id, error))
 }
 
-/// What is recorded about whose a volume is, and whether it may hold data.
+/// Returns what is recorded about whose a volume is, and whether it may hold data.
 pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let (seen, mut buffer) = (state.see(id)?, [0_u8; MAX_OWNER]);
     let served = seen.volume.pool.served()?;

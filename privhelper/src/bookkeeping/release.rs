@@ -84,7 +84,7 @@ impl Deletions {
         oldest.map(|since| since.elapsed()).filter(|elapsed| *elapsed >= STUCK_LIMIT)
     }
 
-    /// When the release of emptied volumes that is in progress began.
+    /// Returns when the release of emptied volumes that is in progress began.
     pub fn releasing_since(&self) -> Option<Instant> {
         *lock(&self.releasing)
     }
@@ -155,7 +155,7 @@ fn progress(report: &Report, now: Instant) -> Progress {
     }
 }
 
-/// How long to wait for the next report.
+/// Returns how long to wait for the next report.
 fn wait(volumes: &Volumes, pool: &PoolName, now: Instant) -> Duration {
     let due = volumes.deleted(pool, |_, deleted| match deleted.progress {
         Progress::Emptied(_, next) => Some(next.saturating_duration_since(now)),

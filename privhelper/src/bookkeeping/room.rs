@@ -80,9 +80,10 @@ const STRIDE: u64 = 1_456_241;
 const TRIES: usize = 1000;
 
 impl Share {
-    /// What a volume with these settings takes, where each inode that is promised takes `inode_size` bytes. A snapshot takes
-    /// the bytes that it refers to, `allocated`, as its source is to be able to replace all of them; a hundredth more for what
-    /// the filesystem notes of that; and what it is itself, or as many as one likes could be taken of an empty volume.
+    /// Returns what a volume with these settings takes, where each inode that is promised takes `inode_size` bytes. A
+    /// snapshot takes the bytes that it refers to, `allocated`, as its source is to be able to replace all of them; a
+    /// hundredth more for what the filesystem notes of that; and what it is itself, or as many as one likes could be
+    /// taken of an empty volume.
     pub fn of(spec: &VolumeSpec, inode_size: u64, project: Option<ProjectId>, allocated: u64) -> Self {
         let (bytes, inodes, preallocated) = match spec.kind {
             VolumeKind::Directory { inodes, .. } => (spec.size.get(), inodes.get(), false),
@@ -94,23 +95,23 @@ impl Share {
 }
 
 impl Space {
-    /// Whether there are too few inodes for another volume. XFS makes them as it needs them, and says how many more it
-    /// could make.
+    /// Returns whether there are too few inodes for another volume. XFS makes them as it needs them, and says how many
+    /// more it could make.
     pub fn lacks_inodes(&self) -> bool {
         self.free_inodes < INODES_OF_A_VOLUME
     }
 }
 
 impl Occupied {
-    /// What volumes certainly do not exceed.
+    /// Returns what volumes certainly do not exceed.
     pub fn at_most(&self) -> u64 {
         self.unexplained.map_or(self.charged, |unexplained| unexplained.min(self.charged))
     }
 }
 
-/// What a filesystem may need to note where the parts of images are, if files on it can share blocks: each block that is
-/// replaced while it is shared becomes a part of its own, and stays one when nothing is shared any more. For parts of 4096
-/// bytes that is at most a page of 125 notes of them, less than a hundredth.
+/// Returns what a filesystem may need to note where the parts of images are, if files on it can share blocks: each
+/// block that is replaced while it is shared becomes a part of its own, and stays one when nothing is shared any more.
+/// For parts of 4096 bytes that is at most a page of 125 notes of them, less than a hundredth.
 pub fn notes(capacity: u64, shares_blocks: bool) -> u64 {
     if shares_blocks { capacity / 101 } else { 0 }
 }
@@ -131,12 +132,12 @@ impl Measured {
 }
 
 impl Room {
-    /// What may still be promised.
+    /// Returns what may still be promised.
     pub fn available(&self) -> u64 {
         self.limit.saturating_sub(self.promised)
     }
 
-    /// How much a volume may be promised. What is allocated on creation must also be free right now.
+    /// Returns how much a volume may be promised. What is allocated on creation must also be free right now.
     pub fn for_volume(&self, preallocated: bool) -> u64 {
         if preallocated { self.available().min(self.free) } else { self.available() }
     }

@@ -10,7 +10,7 @@ use crate::sys::{extents, file};
 /// How many times one request asks the filesystem at most.
 const STEPS: usize = 1024;
 
-/// How much a volume's or a snapshot's image occupies, and how much of that, from an offset on, others share.
+/// Returns how much a volume's or a snapshot's image occupies, and how much of that, from an offset on, others share.
 pub fn sharing(state: &State, id: &VolumeId, from: u64) -> Result<Reply, Error> {
     let seen = state.see(id)?;
     let (kind, served) = (seen.volume.kind(), seen.volume.pool.served()?);

@@ -55,7 +55,8 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
     Ok(Reply::Usage(usage))
 }
 
-/// Why a volume that is only looked at is not what it was, if that is because it was deleted meanwhile, or is being deleted.
+/// Returns why a volume that is only looked at is not what it was, if that is because it was deleted meanwhile, or is
+/// being deleted.
 pub fn changed(state: &State, id: &VolumeId, volume: &Arc<Volume>) -> Option<Error> {
     let is_same = || state.volumes.get(id).is_some_and(|now| Arc::ptr_eq(&now, volume));
     match state.locks.volume(id) {
@@ -212,8 +213,8 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     }))
 }
 
-/// How many filesystems in images a pool may have, and has; how many snapshots; and the same of inodes. XFS makes them from
-/// free space, and counts those that it could make as free.
+/// Returns how many filesystems in images a pool may have, and has; how many snapshots; and the same of inodes. XFS
+/// makes them from free space, and counts those that it could make as free.
 pub fn pool_counts(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let pool = state.pool(name)?;
     let [filesystems, snapshots] = [Kind::Filesystem, Kind::Snapshot].map(|kind| state.volumes.of_kind(kind, pool));

@@ -28,7 +28,7 @@ pub fn most(image: &OwnedFd) -> SysResult<u64> {
     Ok(u64::from(u32::from_be_bytes(blocks)).saturating_mul(4096 * MOST_GROUPS))
 }
 
-/// How many bytes the filesystem in an image takes, as its superblock says (`sb_dblocks`).
+/// Returns how many bytes the filesystem in an image takes, as its superblock says (`sb_dblocks`).
 pub fn size(image: &OwnedFd) -> SysResult<u64> {
     let mut blocks = [0; 8];
     rustix::io::pread(image, &mut blocks[..], 8).by("pread")?;

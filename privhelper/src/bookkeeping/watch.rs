@@ -55,8 +55,8 @@ pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String
     }
 }
 
-/// Whether a thread waits for a filesystem that may never answer. A process ends after all of its threads, even if it is
-/// killed: until then it would serve nothing, and keep its successor from all pools.
+/// Returns whether a thread waits for a filesystem that may never answer. A process ends after all of its threads, even
+/// if it is killed: until then it would serve nothing, and keep its successor from all pools.
 pub fn is_held_up(state: &State) -> bool {
     state.pools.iter().filter_map(|pool| pool.state.as_ref().ok()).any(|served| {
         let since = served.filesystem.busy_since().into_iter().chain(served.deletions.releasing_since()).min();

@@ -64,7 +64,7 @@ pub fn create_from(source: Held<'_>, mut held: Held<'_>, pool: &Arc<Pool>, spec:
     held.known().map(|volume| Reply::Size(volume.record.spec.size)).ok_or_else(|| held.state.unknown(held.id))
 }
 
-/// Where the content of a volume comes from.
+/// Returns where the content of a volume comes from.
 pub fn origin(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let volume = state.volumes.get(id).ok_or_else(|| state.unknown(id))?;
     Ok(Reply::Origin(volume.origin.as_deref().cloned()))
@@ -83,7 +83,7 @@ pub fn snapshot(id: &VolumeId, volume: &Volume) -> Option<Snapshot> {
     })
 }
 
-/// Whether a copy is there already: one of this source, and as `is_same` wants it.
+/// Returns whether a copy is there already: one of this source, and as `is_same` wants it.
 ///
 /// # Errors
 /// `AlreadyExists` when something else goes by its id.

@@ -59,8 +59,8 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable, call: CallId) -> Result<
     Ok(Reply::Done)
 }
 
-/// Whether a volume that was never published holds nothing: an administrator may have restored something before its
-/// first use, which its record does not say. A data directory that is empty is gone after this.
+/// Returns whether a volume that was never published holds nothing: an administrator may have restored something before
+/// its first use, which its record does not say. A data directory that is empty is gone after this.
 fn is_empty(held: &Held<'_>) -> Result<bool, Error> {
     let Some(volume) = held.known() else { return Ok(true) };
     let fail = |error| failed("look for data in volume", held.id, error);

@@ -126,7 +126,7 @@ pub fn take_over_filesystems(state: &State) {
     }
 }
 
-/// What mounts the filesystems of a pool.
+/// Returns what mounts the filesystems of a pool.
 fn mounting<'a>(held: &Held<'_>, served: &'a Served) -> Result<&'a Mounting, Error> {
     served
         .mounting

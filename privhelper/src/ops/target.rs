@@ -46,8 +46,9 @@ pub enum Mounted {
 }
 
 impl Mounted {
-    /// Whether it shows the volume: its directory, the node of its loop device, or what was published there. If its
-    /// filesystem has shut down, that must be the one of the volume's pool, and the volume must have been published.
+    /// Returns whether it shows the volume: its directory, the node of its loop device, or what was published there. If
+    /// its filesystem has shut down, that must be the one of the volume's pool, and the volume must have been
+    /// published.
     pub fn is_of(&self, volume: &Volume, published: Option<&Published>) -> bool {
         let device = volume.device.map(|device| (MAJOR, device.number));
         let status = match self {
@@ -64,7 +65,7 @@ impl Mounted {
         own || published.is_some_and(|published| published.source == status.id)
     }
 
-    /// Whether it is a node that a helper has made, of a device that is bound to nothing any more.
+    /// Returns whether it is a node that a helper has made, of a device that is bound to nothing any more.
     pub fn is_vacant(&self, state: &State) -> bool {
         let Self::Seen(status) = self else { return false };
         let (major, number) = status.device;
@@ -127,9 +128,10 @@ pub fn still_published(held: &mut Held<'_>, except: Option<&TargetPath>) -> Opti
     None
 }
 
-/// Whether what was published at a target is certainly no longer mounted, neither there nor anywhere it was moved to. A
-/// directory can be renamed while there is a mount in it, so the path alone proves nothing: what the kernel says about
-/// the mount itself does or, where it cannot be asked, that nothing is mounted in the directory in which it was.
+/// Returns whether what was published at a target is certainly no longer mounted, neither there nor anywhere it was
+/// moved to. A directory can be renamed while there is a mount in it, so the path alone proves nothing: what the kernel
+/// says about the mount itself does or, where it cannot be asked, that nothing is mounted in the directory in which it
+/// was.
 pub fn is_gone(state: &State, published: &Published) -> bool {
     match published.proof {
         Proof::Id(id) => failed_with(&mount::find(id), Errno::NOENT),
@@ -143,8 +145,8 @@ pub fn is_gone(state: &State, published: &Published) -> bool {
     }
 }
 
-/// What will prove that a mount in this directory is gone. Its id does only if the kernel can be asked for it: the
-/// filter of a service manager may be older than statmount(2).
+/// Returns what will prove that a mount in this directory is gone. Its id does only if the kernel can be asked for it:
+/// the filter of a service manager may be older than statmount(2).
 fn proof(unique: Option<NonZeroU64>, parent: FileId) -> Proof {
     let is_found = |id: &NonZeroU64| matches!(mount::find(*id), Ok(()) | Err(SysError { errno: Errno::OVERFLOW, .. }));
     unique.filter(is_found).map_or(Proof::Place(parent), Proof::Id)
@@ -211,7 +213,7 @@ impl<'a> Target<'a> {
         Ok(file::status(&self.parent).map_err(|error| failed("inspect the directory of target", self.path, error))?.id)
     }
 
-    /// What is at the target, if anything.
+    /// Returns what is at the target, if anything.
     pub fn status(&self) -> Result<Option<Status>, Error> {
         match file::status_at(&self.parent, self.name) {
             Ok(status) => Ok(Some(status)),
@@ -281,7 +283,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Whether what is at the target was made by [`Self::make`], in this helper or an earlier one.
+    /// Returns whether what is at the target was made by [`Self::make`], in this helper or an earlier one.
     pub fn is_marked(&self) -> Result<bool, Error> {
         Ok(self.status()?.is_some_and(|status| status.uid == 0 && is_marked(status.file_type, status.mode)))
     }
@@ -315,14 +317,14 @@ impl<'a> Target<'a> {
         Ok(self.published(source, wanted, proof(unique, parent)))
     }
 
-    /// What is known of a mount here that shows `source`.
+    /// Returns what is known of a mount here that shows `source`.
     fn published(&self, source: FileId, flags: MountFlags, proof: Proof) -> Published {
         // The configured directory's own name, so that its text is stored only once.
         let target = TargetPath { directory: self.below.name.clone(), path: self.path.path.clone() };
         Published { target: Arc::new(target), source, flags, proof }
     }
 
-    /// What is published here of a volume, if the mount that can be seen shows it.
+    /// Returns what is published here of a volume, if the mount that can be seen shows it.
     pub fn find(&self, state: &State, volume: &Volume, flags: MountFlags) -> Result<Option<Published>, Error> {
         let Some(Mounted::Seen(status)) = self.mount(state, Some(volume))?.filter(|mount| mount.is_of(volume, None))
         else {

@@ -65,7 +65,7 @@ pub fn open(path: &Path) -> SysResult<OwnedFd> {
 }
 
 impl Directory {
-    /// What was opened at `path` in place of `wanted`, which is the same or below it.
+    /// Returns what was opened at `path` in place of `wanted`, which is the same or below it.
     ///
     /// # Errors
     /// The kernel's error.
@@ -77,7 +77,7 @@ impl Directory {
         Ok(Self { role, path, real_path, descriptor })
     }
 
-    /// Where it lies.
+    /// Returns where it lies.
     ///
     /// # Errors
     /// A sentence when it cannot be inspected, or is not there any more.
@@ -104,7 +104,7 @@ impl Directory {
 }
 
 impl Role {
-    /// Where the jail shows the directory, without the leading slash.
+    /// Returns where the jail shows the directory, without the leading slash.
     pub fn point(&self) -> String {
         match self {
             Self::Pool(name) => format!("bulkhead-pools/{name}"),
@@ -150,7 +150,7 @@ pub fn refuse_overlap(places: &[(&Directory, Position)]) -> Result<(), Refusal> 
 mod tests {
     use super::*;
 
-    /// Whether pools overlap that are on these filesystems, at these places there, and at these paths.
+    /// Returns whether pools overlap that are on these filesystems, at these places there, and at these paths.
     fn overlap(places: &[(u32, &str, &str)]) -> Option<Refusal> {
         let directory = |(index, (_, _, path)): (usize, &(u32, &str, &str))| Directory {
             role: Role::Pool(format!("p{index}").parse().expect("a name")),

@@ -141,7 +141,7 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, Refusal> {
     Ok(open(config, host, source).map_err(step("open its directories"))?)
 }
 
-/// Where the jail shows the place for the filesystems of a pool.
+/// Returns where the jail shows the place for the filesystems of a pool.
 fn mounting(pool: &PoolConfig) -> String {
     format!("bulkhead-mounting/{}", pool.name)
 }

@@ -172,7 +172,7 @@ fn check(text: &str, pool: &PoolConfig) -> Result<Marker, Refusal> {
     Ok(Marker { uuid, overhead })
 }
 
-/// Whether a directory contains nothing, or only an entry of that name.
+/// Returns whether a directory contains nothing, or only an entry of that name.
 ///
 /// # Errors
 /// The kernel's error.

@@ -51,7 +51,7 @@ impl Position {
         Ok(Self { mount, device, inner })
     }
 
-    /// Whether one of the two is in the other.
+    /// Returns whether one of the two is in the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.device == other.device && (self.inner.starts_with(&other.inner) || other.inner.starts_with(&self.inner))
     }

@@ -126,8 +126,8 @@ pub fn take_over(service: &Arc<Service>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How many numbers of loop devices earlier helpers may have used for volumes of pools that are served; where nothing is
-/// known of that, a random number.
+/// Returns how many numbers of loop devices earlier helpers may have used for volumes of pools that are served; where
+/// nothing is known of that, a random number.
 fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, Refusal> {
     let served = || pools.iter().filter_map(|pool| pool.state.as_ref().ok());
     let mut used = None;
@@ -147,7 +147,7 @@ fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, Refusal> {
     Ok(used)
 }
 
-/// What the helper is to watch for: the pools that it does not serve.
+/// Returns what the helper is to watch for: the pools that it does not serve.
 fn missing(host: &Host, pools: &mut [Candidate<SplitPool>], waiting: Vec<OwnedFd>) -> Missing {
     let mut missing = Missing { pools: Vec::new(), waiting };
     for pool in pools {

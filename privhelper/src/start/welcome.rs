@@ -8,7 +8,7 @@ use super::config::Config;
 use super::refusal::{Refusal, Why};
 use crate::state::{self, State};
 
-/// What every frontend receives first.
+/// Returns what every frontend receives first.
 ///
 /// # Errors
 /// A sentence when names and paths are too long for one packet.

@@ -224,7 +224,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Why mounts do not reach the host, judging by the directory's own mount.
+    /// Returns why mounts do not reach the host, judging by the directory's own mount.
     fn own_mount(&self) -> Option<Separation> {
         let moved = || self.way.copy.and_then(|copy| root_of(copy).ok()).is_some_and(|now| now != self.way.inner);
         match (self.sees_its_mount, self.is_shared) {
@@ -234,7 +234,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Why mounts do not reach the host, once all mounts were seen.
+    /// Returns why mounts do not reach the host, once all mounts were seen.
     fn whole_way(&self) -> Option<Separation> {
         let gone = (self.seen < self.way.steps.len()).then_some(Separation::Unmounted);
         self.own_mount().or(gone).or(self.is_covered.then_some(Separation::Covered))

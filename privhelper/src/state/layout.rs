@@ -112,7 +112,7 @@ pub fn deleted_name(number: u64, name: &str) -> String {
     format!("{DELETED}{number}.{}", name.trim_start_matches('.'))
 }
 
-/// Whether an entry with that name was deleted.
+/// Returns whether an entry with that name was deleted.
 pub fn is_deleted(name: &str) -> bool {
     name.starts_with(DELETED)
 }
@@ -126,7 +126,7 @@ pub fn delete_in_place(volume: impl AsFd) -> SysResult<()> {
     rustix::fs::fchmod(volume, Mode::from_raw_mode(DELETED_MODE)).by("fchmod")
 }
 
-/// Whether a volume's own directory says that the volume was deleted.
+/// Returns whether a volume's own directory says that the volume was deleted.
 pub fn is_deleted_in_place(status: &Status) -> bool {
     status.file_type == FileType::Directory && status.uid == 0 && status.mode & 0o7777 == DELETED_MODE
 }
@@ -163,7 +163,8 @@ pub fn record_numbers(marker: impl AsFd, used: u64) -> SysResult<()> {
     rustix::fs::fsetxattr(marker, NUMBERS_ATTRIBUTE, &used.to_ne_bytes(), XattrFlags::empty()).by("fsetxattr")
 }
 
-/// How many numbers of loop devices have been used, as far as is recorded on the marker of a pool. At start only.
+/// Returns how many numbers of loop devices have been used, as far as is recorded on the marker of a pool. At start
+/// only.
 pub fn recorded_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
     let mut value = [0; 8];
     match rustix::fs::fgetxattr(marker, NUMBERS_ATTRIBUTE, &mut value[..]) {
@@ -179,7 +180,7 @@ pub fn mark_filesystem(image: impl AsFd) -> SysResult<()> {
     rustix::fs::fsetxattr(image, FILESYSTEM_ATTRIBUTE, b"1", XattrFlags::empty()).by("fsetxattr")
 }
 
-/// Whether an image is marked as one in which a filesystem was made.
+/// Returns whether an image is marked as one in which a filesystem was made.
 pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     let mut value = [0; 1];
@@ -196,7 +197,7 @@ pub fn write_origin(volume: impl AsFd, origin: &Origin) -> SysResult<()> {
     rustix::fs::fsetxattr(volume, ORIGIN_ATTRIBUTE, &value, XattrFlags::empty()).by("fsetxattr")
 }
 
-/// What a volume is a copy of, if it is one. At start only.
+/// Returns what a volume is a copy of, if it is one. At start only.
 ///
 /// # Errors
 /// `BADMSG` when what is recorded is damaged.
@@ -261,12 +262,12 @@ impl Record {
 }
 
 impl Kind {
-    /// Whether there is a filesystem in the image of such a volume.
+    /// Returns whether there is a filesystem in the image of such a volume.
     pub fn has_filesystem(kind: VolumeKind) -> bool {
         matches!(kind, VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { of: SnapshotOf::Filesystem })
     }
 
-    /// Whether it is published as a device, and not as a directory.
+    /// Returns whether it is published as a device, and not as a directory.
     pub fn is_device(self) -> bool {
         self == Self::Block
     }

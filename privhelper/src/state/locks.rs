@@ -86,12 +86,12 @@ impl InProgress {
         Ok(Admitted(self.clone(), now))
     }
 
-    /// When the oldest operation began.
+    /// Returns when the oldest operation began.
     pub fn oldest(&self) -> Option<Instant> {
         lock(&self.0).iter().min().copied()
     }
 
-    /// How long the oldest operation has taken, if that is too long.
+    /// Returns how long the oldest operation has taken, if that is too long.
     pub fn hangs_for(&self, now: Instant) -> Option<Duration> {
         Some(now.saturating_duration_since(self.oldest()?)).filter(|age| *age >= LONGEST)
     }

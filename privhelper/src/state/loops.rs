@@ -93,7 +93,7 @@ impl Loops {
         Self { control, nodes, used, looks, stock: Mutex::default(), changed: Condvar::new(), silent }
     }
 
-    /// How many numbers have been used.
+    /// Returns how many numbers have been used.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
@@ -302,7 +302,7 @@ impl Loops {
         Ok(Some(Device { hold, ..device }))
     }
 
-    /// Whether the hold on a device is in place. It proves that the device was never unbound.
+    /// Returns whether the hold on a device is in place. It proves that the device was never unbound.
     fn holds(&self, device: Device) -> SysResult<bool> {
         match self.open_existing(device.hold).and_then(loopdevice::binding) {
             Err(SysError { errno: Errno::NXIO, .. }) => Ok(false),
@@ -322,7 +322,7 @@ impl Loops {
         Ok(())
     }
 
-    /// Whether a device is one that helpers make, and bound to nothing: its node shows nothing then.
+    /// Returns whether a device is one that helpers make, and bound to nothing: its node shows nothing then.
     pub fn is_vacant(&self, number: u32) -> bool {
         let binding = || self.open_existing(number).and_then(loopdevice::binding);
         OURS.contains(&number) && failed_with(&binding(), Errno::NXIO)

@@ -92,8 +92,8 @@ impl State {
         found.ok_or_else(|| invalid(format!("pool {name} does not exist")))
     }
 
-    /// Why no volume with that id is known. `NotFound` only if it certainly does not exist: it may exist without being
-    /// served.
+    /// Returns why no volume with that id is known. `NotFound` only if it certainly does not exist: it may exist
+    /// without being served.
     pub fn unknown(&self, id: &VolumeId) -> Error {
         let unserved = self.pools.iter().find(|pool| pool.served().is_err());
         match (self.unserved.get(id), unserved) {

@@ -33,7 +33,8 @@ impl Mounting {
         file::duplicate(&*lock(&self.mounter))
     }
 
-    /// Whether the filesystem on a device is kept here. It is not asked itself: it may have shut down, or never answer.
+    /// Returns whether the filesystem on a device is kept here. It is not asked itself: it may have shut down, or never
+    /// answer.
     pub fn keeps(&self, number: u32) -> SysResult<bool> {
         match file::open(&self.place, &kept(number), OFlags::PATH) {
             Err(SysError { errno: Errno::XDEV, .. }) => Ok(true),

@@ -126,12 +126,13 @@ impl Pool {
         self.state.as_ref().map(|served| served.place.device).unwrap_or_default()
     }
 
-    /// Whether its sizes are enforced by quotas.
+    /// Returns whether its sizes are enforced by quotas.
     pub fn has_quotas(&self) -> bool {
         self.config.quota == QuotaMode::Enforced
     }
 
-    /// What each inode that is promised to one of its volumes takes. Where nothing limits them, none are promised.
+    /// Returns what each inode that is promised to one of its volumes takes. Where nothing limits them, none are
+    /// promised.
     pub fn inode_size(&self) -> u64 {
         let served = self.state.as_ref().ok().filter(|_| self.has_quotas());
         served.map_or(0, |served| served.filesystem.inode_size())
@@ -151,8 +152,8 @@ impl Served {
         Self { directory, filesystem, place, inherited, deletions, mounting, marker, unsynced, syncs, numbers }
     }
 
-    /// How many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has served it.
-    /// At start only.
+    /// Returns how many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has
+    /// served it. At start only.
     pub fn recorded_numbers(&self) -> SysResult<Option<u64>> {
         layout::recorded_numbers(&self.marker)
     }
@@ -243,7 +244,7 @@ impl Served {
 }
 
 impl Place {
-    /// Where a volume is: the device, and the volume's directory under the names that lead there now.
+    /// Returns where a volume is: the device, and the volume's directory under the names that lead there now.
     pub fn of_volume(&self, id: &VolumeId) -> ((u32, u32), PathBuf) {
         // KERNEL(6.8): until then, a pool that is renamed while it is served is not found under its new name.
         let now = self.copy.and_then(|copy| mount::root_of(copy).ok());

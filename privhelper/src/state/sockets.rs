@@ -94,7 +94,7 @@ impl SocketPlace {
         })
     }
 
-    /// Whether a client that connects here reaches that socket.
+    /// Returns whether a client that connects here reaches that socket.
     fn leads_to(&self, made: &Listening) -> bool {
         let named = file::status_at(&self.directory, &self.name).is_ok_and(|status| status.id == made.entry);
         named && !socket::is_shut_down(&made.socket)
@@ -102,7 +102,7 @@ impl SocketPlace {
 }
 
 impl Listening {
-    /// Whether nobody but the process at the other end of a connection can hold it.
+    /// Returns whether nobody but the process at the other end of a connection can hold it.
     fn is_free_for(&self, connection: &OwnedFd) -> bool {
         let Some((process, pid)) = &self.holder else { return false };
         // While it lives, its number is its own; 0 is that of any process in another pid namespace.

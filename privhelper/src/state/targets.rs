@@ -60,7 +60,7 @@ impl PublishDirectory {
         Err(refused(format!("target {target} is not a path at which a {kind} may be published")))
     }
 
-    /// Whether a path of the host is one at which a directory volume may be published.
+    /// Returns whether a path of the host is one at which a directory volume may be published.
     pub fn has_target_at(&self, point: &Path) -> bool {
         let below = point.strip_prefix(&self.real_path).ok().and_then(Path::to_str);
         let path = below.and_then(|path| path.parse().ok());
@@ -127,7 +127,7 @@ impl PublishDirectory {
 }
 
 impl Shape {
-    /// Whether a volume of a kind may be published at a path.
+    /// Returns whether a volume of a kind may be published at a path.
     pub fn allows(self, path: &RelativePath, kind: Kind) -> bool {
         match (self, kind.is_device()) {
             (Self::Any, _) => path.components().next() != Some(TRIAL),
@@ -136,14 +136,14 @@ impl Shape {
         }
     }
 
-    /// Whether a volume of a kind may be looked at at a path: a block volume also appears at the kubelet's global map
-    /// path, `volumeDevices/<pv>/dev/<pod uid>`.
+    /// Returns whether a volume of a kind may be looked at at a path: a block volume also appears at the kubelet's
+    /// global map path, `volumeDevices/<pv>/dev/<pod uid>`.
     pub fn allows_look(self, path: &RelativePath, kind: Kind) -> bool {
         let is_global_map = || matches!(parts(path), ["volumeDevices", _, "dev", pod, ""] if !pod.is_empty());
         self.allows(path, kind) || self == Self::KubeletDevices && kind == Kind::Block && is_global_map()
     }
 
-    /// Where the kubelet keeps `vol_data.json` for a target of this shape; `None` for any other target.
+    /// Returns where the kubelet keeps `vol_data.json` for a target of this shape; `None` for any other target.
     fn vol_data(self, path: &RelativePath) -> Option<String> {
         match (self, parts(path)) {
             (Self::KubeletPods, [pod, "volumes", "kubernetes.io~csi", volume, "mount"]) => {

@@ -140,7 +140,7 @@ impl Volume {
         self.record.spec.kind.into()
     }
 
-    /// What is mounted at a target, if it is published there.
+    /// Returns what is mounted at a target, if it is published there.
     pub fn published_at(&self, target: &TargetPath) -> Option<&Published> {
         self.published.iter().find(|published| *published.target == *target)
     }
@@ -156,7 +156,7 @@ impl Volume {
         self.published = self.published.iter().filter(|published| *published.target != *target).cloned().collect();
     }
 
-    /// What it takes up on its filesystem.
+    /// Returns what it takes up on its filesystem.
     pub fn share(&self) -> Share {
         let share = Share::of(&self.record.spec, self.pool.inode_size(), self.project, self.allocated);
         Share { bytes: share.bytes.saturating_add(self.growth.unwrap_or_default()), ..share }
@@ -220,7 +220,7 @@ impl Table {
 }
 
 impl Volumes {
-    /// What is known about a volume.
+    /// Returns what is known about a volume.
     pub fn get(&self, id: &VolumeId) -> Option<Arc<Volume>> {
         lock(&self.0).volume(id).cloned()
     }
@@ -332,7 +332,7 @@ impl Volumes {
         }
     }
 
-    /// Whether a deleted volume of a pool goes by that name.
+    /// Returns whether a deleted volume of a pool goes by that name.
     pub fn is_deleted(&self, pool: &Pool, name: &str) -> bool {
         lock(&self.0).rows.contains_key(&Key::deleted(&pool.config.name, name))
     }
@@ -396,7 +396,7 @@ impl Volumes {
         self.page(None, 1, |id, volume| volume.published_at(target).map(|_| id.clone())).pop()
     }
 
-    /// How many bytes are promised on a pool's filesystem.
+    /// Returns how many bytes are promised on a pool's filesystem.
     pub fn promised(&self, pool: &Pool) -> u64 {
         lock(&self.0).promised(pool)
     }
@@ -406,12 +406,12 @@ impl Volumes {
         lock(&self.0).sums.get(&pool.filesystem()).map(|sums| sums.projects.clone()).unwrap_or_default()
     }
 
-    /// Whether a project belongs to a volume.
+    /// Returns whether a project belongs to a volume.
     pub fn has_project(&self, pool: &Pool, project: ProjectId) -> bool {
         lock(&self.0).has(pool, project)
     }
 
-    /// How many volumes there are, deleted ones included.
+    /// Returns how many volumes there are, deleted ones included.
     pub fn number(&self) -> usize {
         lock(&self.0).rows.len()
     }
@@ -421,7 +421,7 @@ impl Volumes {
         lock(&self.0).targets
     }
 
-    /// How many volumes a pool has, and how many deleted ones.
+    /// Returns how many volumes a pool has, and how many deleted ones.
     pub fn count(&self, pool: &PoolName) -> (usize, usize) {
         let table = lock(&self.0);
         let of_pool = || table.rows.values().filter(|row| row.pool().config.name == *pool);

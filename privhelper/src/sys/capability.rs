@@ -65,7 +65,7 @@ impl Drop for Raised {
     }
 }
 
-/// What the calling thread may raise.
+/// Returns what the calling thread may raise.
 #[cfg(test)]
 pub fn allowed() -> &'static [Capability] {
     ALLOWED.get()

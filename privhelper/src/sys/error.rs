@@ -33,7 +33,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Whether a call failed with this error.
+/// Returns whether a call failed with this error.
 pub fn failed_with<T>(result: &Result<T, Error>, errno: Errno) -> bool {
     matches!(result, Err(error) if error.errno == errno)
 }

@@ -84,12 +84,13 @@ pub fn page(file: &OwnedFd, from: u64) -> Result<Page> {
     Ok(Page { extents: extents.collect(), next })
 }
 
-/// How many bytes of a file hold data.
+/// Returns how many bytes of a file hold data.
 pub fn written(file: &OwnedFd) -> Result<u64> {
     sum(file, 0, usize::MAX, |_| true).map(|(written, _)| written)
 }
 
-/// How many bytes of a file, in so many pages from an offset on, are shared with other files; and where to ask for more.
+/// Returns how many bytes of a file, in so many pages from an offset on, are shared with other files; and where to ask
+/// for more.
 pub fn shared(file: &OwnedFd, from: u64, pages: usize) -> Result<(u64, Option<u64>)> {
     sum(file, from, pages, |extent| extent.shared)
 }

@@ -66,7 +66,7 @@ pub fn duplicate(file: impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 0).by("fcntl")
 }
 
-/// Whether anybody but root may replace entries of the directory.
+/// Returns whether anybody but root may replace entries of the directory.
 pub fn is_open_to_others(status: &Status) -> bool {
     status.uid != 0 || status.mode & 0o022 != 0
 }
@@ -184,7 +184,7 @@ pub fn rename_new(from: impl AsFd, old: impl Name, to: impl AsFd, new: &str) -> 
     rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE).by_with("renameat2", (old, new))
 }
 
-/// Whether an open file holds anything but zeros that were never written (lseek(2), `SEEK_DATA`).
+/// Returns whether an open file holds anything but zeros that were never written (lseek(2), `SEEK_DATA`).
 pub fn holds_data(file: impl AsFd) -> Result<bool> {
     match rustix::fs::seek(file, SeekFrom::Data(0)) {
         Err(Errno::NXIO) => Ok(false),
@@ -259,8 +259,8 @@ pub fn set_copy_unit(image: impl AsFd) -> Result<()> {
     if is_set { Ok(()) } else { set_attributes(image, wanted) }
 }
 
-/// Where the next hole of a file begins, from an offset on, and where it ends; `None` if there is none before `end`. What has
-/// blocks that were never written may count as one (lseek(2), `SEEK_HOLE`).
+/// Returns where the next hole of a file begins, from an offset on, and where it ends; `None` if there is none before
+/// `end`. What has blocks that were never written may count as one (lseek(2), `SEEK_HOLE`).
 pub fn next_hole(file: impl AsFd, from: u64, end: u64) -> Result<Option<(u64, u64)>> {
     if from >= end {
         return Ok(None);

@@ -74,7 +74,7 @@ pub fn configure(device: impl AsFd, image: impl AsFd, how: Configuration<'_>) ->
     checked(returned, "LOOP_CONFIGURE")
 }
 
-/// What the device is bound to; `ENXIO` if it is not bound.
+/// Returns what the device is bound to; `ENXIO` if it is not bound.
 pub fn binding(device: impl AsFd) -> Result<Binding> {
     let info = get_status(&device)?;
     let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
@@ -121,7 +121,7 @@ pub fn refresh_capacity(device: impl AsFd) -> Result<()> {
     checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_CAPACITY as Request) }, "LOOP_SET_CAPACITY")
 }
 
-/// Whether a device refuses writes.
+/// Returns whether a device refuses writes.
 pub fn is_read_only(device: impl AsFd) -> Result<bool> {
     let mut read_only: libc::c_int = 0;
     // SAFETY: the kernel writes one `int` to `read_only`, which outlives the call.

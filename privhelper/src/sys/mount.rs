@@ -125,8 +125,8 @@ pub fn find(unique_id: NonZeroU64) -> Result<()> {
     stat_mount(unique_id, 0, &mut [])
 }
 
-/// Which part of its filesystem a mount of this namespace shows, under the names that lead there now (statmount(2),
-/// Linux 6.8).
+/// Returns which part of its filesystem a mount of this namespace shows, under the names that lead there now
+/// (statmount(2), Linux 6.8).
 pub fn root_of(unique_id: NonZeroU64) -> Result<PathBuf> {
     let mut found = [0; STATMOUNT_ROOM];
     stat_mount(unique_id, STATMOUNT_MNT_ROOT, &mut found)?;

@@ -145,17 +145,17 @@ impl Mount {
         Some(())
     }
 
-    /// What tells it from another mount at the same place, except for one just like it.
+    /// Returns what tells it from another mount at the same place, except for one just like it.
     pub fn identity(&self) -> MountIdentity {
         (self.id, self.point.clone(), [self.options.clone(), self.super_options.clone()])
     }
 
-    /// Where a path at or below its mount point lies in its filesystem.
+    /// Returns where a path at or below its mount point lies in its filesystem.
     pub fn inner(&self, path: &Path) -> Option<PathBuf> {
         Some(self.root.join(path.strip_prefix(&self.point).ok()?))
     }
 
-    /// Whether it has an option.
+    /// Returns whether it has an option.
     pub fn has(&self, option: &str) -> bool {
         self.options.split(',').any(|own| own == option)
     }

@@ -27,12 +27,12 @@ pub struct ProjectQuota {
 }
 
 impl ProjectQuota {
-    /// Whether nothing is charged to the project.
+    /// Returns whether nothing is charged to the project.
     pub fn is_unused(&self) -> bool {
         (self.used_bytes, self.used_inodes) == (0, 0)
     }
 
-    /// Whether exactly these limits bind, in bytes and inodes.
+    /// Returns whether exactly these limits bind, in bytes and inodes.
     pub fn is_limited_to(&self, limits: (u64, u64)) -> bool {
         (self.limit_bytes, self.limit_inodes) == limits && !self.soft
     }
@@ -128,8 +128,8 @@ struct XfsState {
     more: [u64; 8],
 }
 
-/// Whether project quotas are on, and how many blocks the files take in which all quotas are kept. XFS counts blocks of
-/// the filesystem there, ext4 those of 512 bytes.
+/// Returns whether project quotas are on, and how many blocks the files take in which all quotas are kept. XFS counts
+/// blocks of the filesystem there, ext4 those of 512 bytes.
 pub fn state(filesystem: impl AsFd) -> Result<(Enforcement, u64)> {
     let mut found = XfsState { version: 1, ..XfsState::default() };
     let enforcement = match call(filesystem, GET_XFS_STATE, 0, &mut found) {
@@ -143,7 +143,7 @@ pub fn state(filesystem: impl AsFd) -> Result<(Enforcement, u64)> {
     Ok((enforcement, found.files.iter().map(|[_, blocks, _]| *blocks).fold(0, u64::saturating_add)))
 }
 
-/// What a project uses and may use; one that the filesystem does not know uses nothing.
+/// Returns what a project uses and may use; one that the filesystem does not know uses nothing.
 pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<ProjectQuota> {
     let found = match look {
         Look::Waiting => find(filesystem, GET, project, |block: &Block| (block.id, quota_of(block))),

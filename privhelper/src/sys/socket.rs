@@ -105,7 +105,7 @@ pub fn refuse_descriptors(listener: impl AsFd) -> Result<()> {
     checked(returned, "SO_PASSRIGHTS")
 }
 
-/// Whether it is known that nobody can connect to a listening socket any more, because it was shut down.
+/// Returns whether it is known that nobody can connect to a listening socket any more, because it was shut down.
 pub fn is_shut_down(listener: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&listener, PollFlags::RDHUP)];
     rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
@@ -121,7 +121,7 @@ pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC).by("accept4")
 }
 
-/// Whether the socket is a listening unix socket that preserves packet boundaries.
+/// Returns whether the socket is a listening unix socket that preserves packet boundaries.
 pub fn is_packet_listener(socket: impl AsFd) -> bool {
     use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
     socket_type(&socket) == Ok(SocketType::SEQPACKET)
@@ -155,7 +155,7 @@ pub fn peer_process(connection: impl AsFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Whether a process that [`peer_process`] returned has ended.
+/// Returns whether a process that [`peer_process`] returned has ended.
 pub fn has_ended(process: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&process, PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)

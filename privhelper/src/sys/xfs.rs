@@ -41,7 +41,7 @@ pub fn mount(device: &str) -> Result<OwnedFd> {
     mount::make("xfs", &[("source", device)], &["nouuid"], FLAGS)
 }
 
-/// Whether something that claims to be such a mount, of the filesystem on loop device `number`, is one.
+/// Returns whether something that claims to be such a mount, of the filesystem on loop device `number`, is one.
 pub fn is_mount_of(mount: &OwnedFd, number: u32) -> Result<bool> {
     let status = file::status(mount)?;
     let found = rustix::fs::fstatfs(mount).by("fstatfs")?;
@@ -52,7 +52,7 @@ pub fn is_mount_of(mount: &OwnedFd, number: u32) -> Result<bool> {
         && u64::try_from(found.f_flags).is_ok_and(|shown| shown & compared == flags))
 }
 
-/// Whether files can share blocks on a mounted filesystem, of which a directory is open for reading.
+/// Returns whether files can share blocks on a mounted filesystem, of which a directory is open for reading.
 pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
     let (request, flags) = GEOMETRY;
     let mut geometry = [0_u32; 64];

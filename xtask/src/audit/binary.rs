@@ -11,7 +11,8 @@ use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 const PACKAGE: &str = "bulkhead-privhelper";
 
-/// Whether the advisory database lists any crate of the workspace, and which advisories are accepted, with the reason.
+/// Returns whether the advisory database lists any crate of the workspace, and which advisories are accepted, with the
+/// reason.
 pub fn advisories(workspace: &Workspace) -> Section {
     let asked = DENY.command().and_then(|mut deny| {
         deny.current_dir(&workspace.root).args(["--locked", "check", "advisories"]).output().context("start cargo deny")

@@ -43,7 +43,7 @@ pub fn claims(root: &Path) -> Result<Section> {
     Ok(Section { title: "Claims", note, columns: &["tests", "command", "claim"], rows })
 }
 
-/// How many tests the commands in a row select.
+/// Returns how many tests the commands in a row select.
 fn shown_by(commands: &str, tests: &[String]) -> Result<String> {
     let mut found = 0;
     let mut steps = 0;

@@ -8,7 +8,7 @@ use super::Section;
 use crate::policy::files::{Source, below, read};
 use crate::policy::{AUDITED, LIST, lines, listed};
 
-/// How many lines there are to review.
+/// Returns how many lines there are to review.
 pub fn lines(root: &Path) -> Result<Section> {
     let rows =
         lines::count(root)?.map(|(name, lines, goal)| vec![name.to_owned(), lines.to_string(), goal.to_string()]);

@@ -66,7 +66,8 @@ pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCo
     Ok(exit_code(measure.args(&arguments.arguments).status()?))
 }
 
-/// What a control plane is measured with. Another driver's sidecars take minutes to build, and are there for that driver.
+/// Returns what a control plane is measured with. Another driver's sidecars take minutes to build, and are there for
+/// that driver.
 fn tools(arguments: &[String]) -> Vec<&'static GoTool> {
     let mut tools = vec![&LOCAL_PATH, &SNAPSHOT_CONTROLLER];
     if arguments.iter().any(|argument| argument.starts_with("--host-path")) {

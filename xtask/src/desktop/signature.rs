@@ -39,7 +39,7 @@ pub fn verify(program: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where the signature is: offset and length.
+/// Returns where the signature is: offset and length.
 fn place(program: &[u8]) -> Result<Option<(usize, usize)>> {
     let header = MachHeader64::<LittleEndian>::parse(program, 0).context("it is no program for macOS")?;
     let mut commands = header.load_commands(LittleEndian, program, 0).context("read how it is loaded")?;

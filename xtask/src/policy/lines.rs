@@ -129,7 +129,7 @@ fn lines(text: &str) -> usize {
     number
 }
 
-/// Whether a line is a string and nothing else.
+/// Returns whether a line is a string and nothing else.
 fn is_text(code: &str) -> bool {
     let inner = code.trim_end_matches([',', ')', ';', ' ']).strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inner.is_some_and(|inner| !inner.replace("\\\"", "").contains('"'))

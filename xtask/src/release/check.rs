@@ -18,7 +18,7 @@ pub fn check(workspace: &Workspace, contents: &Contents<'_>, first: &Path) -> Re
     differences(first, &second)
 }
 
-/// What differs between the files of two releases, one line each.
+/// Returns what differs between the files of two releases, one line each.
 fn differences(first: &Path, second: &Path) -> Result<Vec<String>> {
     let (ours, theirs) = (checksums(first)?, checksums(second)?);
     let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();

@@ -57,7 +57,7 @@ fn desktop(desktop: Desktop) -> Platform {
     }
 }
 
-/// Where the archive will be published is not known here: its name stands for that, and krew is given the file.
+/// Returns where the archive will be published is not known here: its name stands for that, and krew is given the file.
 fn entry(platform: &Platform, sha256: &str) -> String {
     let Platform { system, architecture, archive, license, plugin } = platform;
     let program = plugin.rsplit('/').next().unwrap_or(plugin);

@@ -39,7 +39,7 @@ impl Origin {
         Ok(Origin { revision, seconds, date: date.trim().to_owned() })
     }
 
-    /// Whether the files are those of the commit.
+    /// Returns whether the files are those of the commit.
     pub fn is_committed(&self) -> bool {
         !self.revision.ends_with("-modified")
     }

@@ -26,7 +26,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "share/zsh/site-functions/_bulkheadctl"),
 ];
 
-/// What all architectures have in common: the content of each file, by path.
+/// Returns what all architectures have in common: the content of each file, by path.
 pub fn common(workspace: &Workspace, source: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut content = BTreeMap::new();
     for file in FILES {

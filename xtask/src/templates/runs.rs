@@ -84,7 +84,7 @@ impl Runs {
     }
 }
 
-/// Where the file has bytes of its own, from an offset on.
+/// Returns where the file has bytes of its own, from an offset on.
 fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     match seek(file, SeekFrom::Data(offset)) {
         Ok(start) => Ok(Some(start)),

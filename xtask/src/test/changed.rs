@@ -130,7 +130,8 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// What is affected by the files that differ from the last commit shared with the main branch, committed or not.
+    /// Returns what is affected by the files that differ from the last commit shared with the main branch, committed or
+    /// not.
     pub fn since_main(workspace: &Workspace) -> Result<Self> {
         let git = |arguments: &[&str]| capture(command("git").args(arguments).current_dir(&workspace.root));
         let base = git(&["merge-base", "HEAD", "origin/main"])

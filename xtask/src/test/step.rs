@@ -56,7 +56,7 @@ impl Step {
         }
     }
 
-    /// What it tests, as shown in the summary.
+    /// Returns what it tests, as shown in the summary.
     pub fn title(self) -> &'static str {
         match self {
             Step::Policy => "rules for privileged code",
@@ -76,7 +76,8 @@ impl Step {
         }
     }
 
-    /// Whether it takes part when tests are selected by name, and no step is. The node takes too long to start for that.
+    /// Returns whether it takes part when tests are selected by name, and no step is. The node takes too long to start
+    /// for that.
     pub fn takes_filter(self) -> bool {
         matches!(
             self,
@@ -90,22 +91,23 @@ impl Step {
         )
     }
 
-    /// Whether it takes so long that it runs only with `--all` or if it is named on the command line.
+    /// Returns whether it takes so long that it runs only with `--all` or if it is named on the command line.
     pub fn is_long(self) -> bool {
         matches!(self, Step::OlderKubernetes | Step::StorageE2e | Step::Release)
     }
 
-    /// Whether it boots a machine.
+    /// Returns whether it boots a machine.
     pub fn needs_machine(self) -> bool {
         !matches!(self, Step::Policy | Step::Unit) && !self.needs_root()
     }
 
-    /// Whether it makes mounts and loop devices on this host, or starts programs as another user, which requires root.
+    /// Returns whether it makes mounts and loop devices on this host, or starts programs as another user, which
+    /// requires root.
     pub fn needs_root(self) -> bool {
         matches!(self, Step::Host | Step::Kubernetes | Step::OlderKubernetes)
     }
 
-    /// Whether it runs programs that cargo builds.
+    /// Returns whether it runs programs that cargo builds.
     pub fn needs_build(self) -> bool {
         self != Step::Policy
     }

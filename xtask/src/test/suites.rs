@@ -181,7 +181,7 @@ impl Suites<'_> {
         transcript.verdict(since, status)
     }
 
-    /// How long a suite may take in a machine.
+    /// Returns how long a suite may take in a machine.
     fn patience(&self) -> Duration {
         Duration::from_secs(if self.long { 4 * 3600 } else { 3600 })
     }

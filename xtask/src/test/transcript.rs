@@ -102,7 +102,7 @@ impl<'a> Transcript<'a> {
         agreed(sum, status)
     }
 
-    /// How many counts there are: the index at which those of the next program start.
+    /// Returns how many counts there are: the index at which those of the next program start.
     pub fn counts(&self) -> usize {
         self.counts.len()
     }

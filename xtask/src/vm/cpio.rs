@@ -49,7 +49,7 @@ impl<W: Write> Archive<W> {
         self.entry(path, CHARACTER | 0o600, (major, minor), b"")
     }
 
-    /// Whether the archive contains an entry with this name.
+    /// Returns whether the archive contains an entry with this name.
     pub fn contains(&self, path: &str) -> bool {
         self.names.contains(path)
     }

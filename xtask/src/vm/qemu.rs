@@ -44,8 +44,8 @@ impl Accelerator {
         }
     }
 
-    /// Whether KVM is worth trying. Only booting a guest shows whether it works, so a failure is remembered in the
-    /// cache for as long as the host runs the same kernel.
+    /// Returns whether KVM is worth trying. Only booting a guest shows whether it works, so a failure is remembered in
+    /// the cache for as long as the host runs the same kernel.
     pub fn kvm_may_work(architecture: Architecture, cache: &Path) -> bool {
         let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
         usable && architecture == Architecture::host() && !verdict(cache).exists()
@@ -136,7 +136,7 @@ impl Qemu {
         Ok(Qemu { child })
     }
 
-    /// Whether the process has ended.
+    /// Returns whether the process has ended.
     pub fn ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }

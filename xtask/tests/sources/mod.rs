@@ -57,7 +57,7 @@ pub fn files(directories: &[&str]) -> Vec<String> {
     contents
 }
 
-/// Whether `quote`, in which `…` stands for anything, is in `text`. Nothing else may stand for a value.
+/// Returns whether `quote`, in which `…` stands for anything, is in `text`. Nothing else may stand for a value.
 pub fn is_in(quote: &str, text: &str) -> bool {
     let mut rest = text;
     quote.split('…').all(|part| match rest.split_once(part) {
@@ -94,7 +94,7 @@ fn texts_in(source: &str) -> Vec<String> {
     texts
 }
 
-/// What follows a single quote: a character, which may be a double quote, or a lifetime.
+/// Returns what follows a single quote: a character, which may be a double quote, or a lifetime.
 fn after_character(rest: &str) -> &str {
     let is_escape = rest.starts_with('\\');
     let length = rest.chars().next().map_or(0, char::len_utf8);

@@ -6,7 +6,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 /// How old it may be.
 const FRESH: SignedDuration = SignedDuration::from_hours(1);
 
-/// Why a file with these volumes is not to be taken at its word at the time `now`, as what comes behind its name.
+/// Returns why a file with these volumes is not to be taken at its word at the time `now`, as what comes behind its
+/// name.
 pub fn objection<'v>(volumes: impl IntoIterator<Item = &'v Exported>, now: Timestamp) -> Option<String> {
     let times = volumes.into_iter().map(|volume| volume.exported_at.parse::<Timestamp>().ok());
     // Of several files in one, the oldest counts; one without a time may be older than all.

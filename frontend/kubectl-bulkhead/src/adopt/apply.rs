@@ -70,7 +70,7 @@ pub fn claim(plan: &Plan, node: &str, driver: &str) -> Value {
     claim
 }
 
-/// What lets the agent on a node expand a claim.
+/// Returns what lets the agent on a node expand a claim.
 fn marks(node: &str, driver: &str) -> Value {
     json!({ SELECTED_NODE: node, PROVISIONER: driver })
 }

@@ -72,7 +72,7 @@ pub enum Decision {
 }
 
 impl Facts {
-    /// What is to be done with `found`, which is on the node called `node`.
+    /// Returns what is to be done with `found`, which is on the node called `node`.
     pub fn decide(&self, found: &Exported, node: &str, wishes: &Wishes) -> Decision {
         let Some(place) = self.nodes.get(node) else {
             return Decision::Skip(format!("there is no node {node:?}: say with --node where the volume is"));

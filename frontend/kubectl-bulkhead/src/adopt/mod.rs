@@ -83,7 +83,7 @@ pub async fn run(cluster: &Cluster, options: &Adopt) -> Result<(Report, bool), F
     Ok((report(&outcomes, objects, notes, options.apply), is_complete))
 }
 
-/// What the user wants. Leaves only the volume that --claim names, if it names one.
+/// Returns what the user wants. Leaves only the volume that --claim names, if it names one.
 async fn wishes(
     cluster: &Cluster,
     driver: &DriverName,

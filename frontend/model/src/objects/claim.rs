@@ -35,12 +35,12 @@ pub fn persistent_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.volume_name.as_deref().filter(|volume| !volume.is_empty())
 }
 
-/// Whether the control plane has bound it for good.
+/// Returns whether the control plane has bound it for good.
 pub fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.annotations().contains_key(BOUND)
 }
 
-/// Whether it is being deleted, although it may still be in use.
+/// Returns whether it is being deleted, although it may still be in use.
 pub fn is_being_deleted(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_some()
 }
@@ -50,7 +50,7 @@ pub fn requested_bytes(claim: &PersistentVolumeClaim) -> Option<u64> {
     storage::bytes(claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref())
 }
 
-/// Whether it requests a directory or a device.
+/// Returns whether it requests a directory or a device.
 pub fn mode(claim: &PersistentVolumeClaim) -> Mode {
     match claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) {
         Some("Block") => Mode::Block,

@@ -13,7 +13,7 @@ pub type Reported = BTreeMap<String, BTreeSet<String>>;
 /// The most that is read of it, in bytes: more than all kinds of conditions of all pools.
 const LONGEST: usize = 64 << 10;
 
-/// What an annotation says. Whatever somebody else has written there is nothing that was reported.
+/// Returns what an annotation says. Whatever somebody else has written there is nothing that was reported.
 pub fn reported(annotation: Option<&String>) -> Reported {
     let text = annotation.filter(|text| text.len() <= LONGEST);
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()

@@ -97,8 +97,8 @@ pub const CLAIM_POLICY: &str = "bulkhead-claims";
 /// The admission policy, and its binding, that copies into a label which node handles a VolumeSnapshotContent.
 pub const CONTENT_POLICY: &str = "bulkhead-contents";
 
-/// Whether an object can have this name. What somebody has written where a name belongs becomes a part of a request's
-/// path.
+/// Returns whether an object can have this name. What somebody has written where a name belongs becomes a part of a
+/// request's path.
 pub fn is_object_name(name: &str) -> bool {
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);

@@ -17,13 +17,13 @@ pub fn require(place: &Place) -> VolumeNodeAffinity {
     VolumeNodeAffinity { required: Some(NodeSelector { node_selector_terms: vec![term] }) }
 }
 
-/// Whether `object` can be used at `place` and nowhere else.
+/// Returns whether `object` can be used at `place` and nowhere else.
 pub fn is_only(object: &PersistentVolume, place: &Place) -> bool {
     let terms = required_terms(object);
     !terms.is_empty() && terms.iter().all(|term| allowed_values(term, place).any(|values| values == [place.value()]))
 }
 
-/// Whether `object` states that it is on another node than `place`.
+/// Returns whether `object` states that it is on another node than `place`.
 pub fn is_elsewhere(object: &PersistentVolume, place: &Place) -> bool {
     let is_here = |values: &[String]| values.iter().any(|value| value == place.value());
     let terms = required_terms(object);

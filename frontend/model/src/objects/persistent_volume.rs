@@ -139,7 +139,7 @@ pub fn nodes<'a>(object: &'a PersistentVolume, place: &'a Place) -> impl Iterato
     node_affinity::nodes(object, place)
 }
 
-/// Whether its volume is one of `driver`.
+/// Returns whether its volume is one of `driver`.
 pub fn is_of_driver(object: &PersistentVolume, driver: &DriverName) -> bool {
     let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     csi.is_some_and(|csi| csi.driver == driver.as_str())
@@ -181,17 +181,17 @@ pub fn phase(object: &PersistentVolume) -> &str {
     object.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Whether its volume is deleted once it is released.
+/// Returns whether its volume is deleted once it is released.
 pub fn is_deleted_when_released(object: &PersistentVolume) -> bool {
     object.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) == Some("Delete")
 }
 
-/// Whether our finalizer keeps it.
+/// Returns whether our finalizer keeps it.
 pub fn has_finalizer(object: &PersistentVolume) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// Whether it is being deleted, although a finalizer still keeps it.
+/// Returns whether it is being deleted, although a finalizer still keeps it.
 pub fn is_being_deleted(object: &PersistentVolume) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }

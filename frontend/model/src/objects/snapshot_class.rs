@@ -59,7 +59,8 @@ impl Resource for VolumeSnapshotClass {
 }
 
 impl VolumeSnapshotClass {
-    /// Why no snapshot can be taken with it, if that is so: nothing that it asks for must silently have no effect.
+    /// Returns why no snapshot can be taken with it, if that is so: nothing that it asks for must silently have no
+    /// effect.
     pub fn flaw(&self) -> Option<String> {
         let key = self.parameters.iter().flat_map(BTreeMap::keys).find(|key| !is_of_requester(key))?;
         let (class, shown) = (self.name_any(), printable(key, LONGEST_NAME));
@@ -71,7 +72,7 @@ impl VolumeSnapshotClass {
     }
 }
 
-/// Whether a parameter only says whose snapshot it is.
+/// Returns whether a parameter only says whose snapshot it is.
 fn is_of_requester(key: &str) -> bool {
     matches!(
         key.strip_prefix(RESERVED),

@@ -136,7 +136,7 @@ impl VolumeSnapshotContent {
         self.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// Where its snapshot comes from.
+    /// Returns where its snapshot comes from.
     pub fn source(&self) -> Option<Source<'_>> {
         let ContentSource { volume_handle, snapshot_handle } = &self.spec.source;
         match (volume_handle.as_deref(), snapshot_handle.as_deref()) {
@@ -161,43 +161,43 @@ impl VolumeSnapshotContent {
         })
     }
 
-    /// Whether volumes can be made from it.
+    /// Returns whether volumes can be made from it.
     pub fn is_ready(&self) -> bool {
         self.status.as_ref().and_then(|status| status.ready_to_use) == Some(true)
     }
 
-    /// What was last said to have failed.
+    /// Returns what was last said to have failed.
     pub fn error(&self) -> Option<&str> {
         self.status.as_ref()?.error.as_ref()?.message.as_deref()
     }
 
-    /// Whether it is one of a group of snapshots that were taken together. Nobody takes such groups here.
+    /// Returns whether it is one of a group of snapshots that were taken together. Nobody takes such groups here.
     pub fn is_of_group(&self) -> bool {
         self.annotations().contains_key(SNAPSHOT_GROUP_HANDLE)
             || self.status.as_ref().is_some_and(|status| status.volume_group_snapshot_handle.is_some())
     }
 
-    /// Whether the snapshot is deleted along with it.
+    /// Returns whether the snapshot is deleted along with it.
     pub fn deletes_snapshot(&self) -> bool {
         self.spec.deletion_policy == "Delete"
     }
 
-    /// Whether it is being deleted.
+    /// Returns whether it is being deleted.
     pub fn is_being_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether its VolumeSnapshot is being deleted.
+    /// Returns whether its VolumeSnapshot is being deleted.
     pub fn is_released(&self) -> bool {
         self.annotations().contains_key(SNAPSHOT_BEING_DELETED)
     }
 
-    /// Whether an attempt to take its snapshot has begun.
+    /// Returns whether an attempt to take its snapshot has begun.
     pub fn is_being_created(&self) -> bool {
         self.annotations().contains_key(SNAPSHOT_BEING_CREATED)
     }
 
-    /// Whether it stays until its driver lets it go.
+    /// Returns whether it stays until its driver lets it go.
     pub fn has_finalizer(&self) -> bool {
         self.finalizers().iter().any(|name| name == CONTENT_FINALIZER)
     }

@@ -22,17 +22,17 @@ pub fn check_mount_options(class: &StorageClass) -> Result<(), Fault> {
     mount_flags(options).map(drop).map_err(|fault| named(class, &fault))
 }
 
-/// Why no node can make volumes of `class`, if that is so.
+/// Returns why no node can make volumes of `class`, if that is so.
 pub fn flaw(class: &StorageClass) -> Option<Fault> {
     parameters(class).err().or_else(|| check_mount_options(class).err())
 }
 
-/// Whether claims of `class` get their volumes before their pods have a node.
+/// Returns whether claims of `class` get their volumes before their pods have a node.
 pub fn binds_immediately(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer")
 }
 
-/// Whether volumes of `class` may be at `place`: one of its topology terms must hold, if it has any.
+/// Returns whether volumes of `class` may be at `place`: one of its topology terms must hold, if it has any.
 pub fn allows(class: &StorageClass, place: &Place) -> bool {
     let terms = class.allowed_topologies.as_deref().unwrap_or_default();
     let (key, value) = (place.key(), place.value());
@@ -43,8 +43,8 @@ pub fn allows(class: &StorageClass, place: &Place) -> bool {
         })
 }
 
-/// Whether `class` may have a volume at `place` for which somebody has selected that node. Whether terms hold that name
-/// other keys is known to the scheduler, but anybody may select a node in its place.
+/// Returns whether `class` may have a volume at `place` for which somebody has selected that node. Whether terms hold
+/// that name other keys is known to the scheduler, but anybody may select a node in its place.
 pub fn may_be_at(class: &StorageClass, place: &Place) -> bool {
     let terms = class.allowed_topologies.as_deref().unwrap_or_default();
     terms.is_empty()

@@ -56,7 +56,7 @@ struct Writable {
     operations: &'static [&'static str],
 }
 
-/// Whether the policy called `name`, as it is bound, matches every write that it is there to judge.
+/// Returns whether the policy called `name`, as it is bound, matches every write that it is there to judge.
 pub fn matches_all(name: &str, policy: &ValidatingAdmissionPolicy, binding: &ValidatingAdmissionPolicyBinding) -> bool {
     let Some((_, writable)) = WRITABLE.iter().find(|(known, _)| *known == name) else { return false };
     let of_policy = policy.spec.as_ref().and_then(|spec| spec.match_constraints.as_ref());
@@ -71,7 +71,7 @@ pub fn matches_all(name: &str, policy: &ValidatingAdmissionPolicy, binding: &Val
     judges && of_policy.is_some_and(is_whole) && !of_binding.is_some_and(is_narrowed)
 }
 
-/// Whether some objects are left out: by their labels, those of their namespaces, or by rules.
+/// Returns whether some objects are left out: by their labels, those of their namespaces, or by rules.
 fn has_exceptions(matched: &MatchResources) -> bool {
     let selects = |selector: &LabelSelector| *selector != LabelSelector::default() && !is_empty(selector);
     matched.namespace_selector.as_ref().is_some_and(selects)

@@ -45,7 +45,7 @@ pub fn lacks(name: &str, driver: &str, policy: &Policy) -> Option<String> {
     wanted.spec.as_ref().map(expressions).unwrap_or_default().into_iter().find(|wanted| !found.contains(wanted))
 }
 
-/// What decides, each in one line: the expressions, and the variables that they use.
+/// Returns what decides, each in one line: the expressions, and the variables that they use.
 fn expressions(spec: &Spec) -> BTreeSet<String> {
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let variables = spec.variables.iter().flatten();

@@ -39,7 +39,7 @@ impl Attributes {
         Ok(attributes)
     }
 
-    /// Whether a volume of this kind has them already.
+    /// Returns whether a volume of this kind has them already.
     pub fn are_those_of(&self, kind: &VolumeKind) -> bool {
         match *kind {
             VolumeKind::Directory { inodes, .. } => self.inodes.is_none_or(|wanted| wanted == inodes) && !self.thick,

@@ -41,7 +41,7 @@ pub enum Outlook {
 }
 
 impl FaultKind {
-    /// What can be done about a failure of this kind.
+    /// Returns what can be done about a failure of this kind.
     pub fn outlook(self) -> Outlook {
         match self {
             Self::Typed(kind) => outlook(kind),
@@ -121,22 +121,22 @@ impl Fault {
         Self::new(FaultKind::Typed(ErrorKind::TooFragmented { extents, limit }), message)
     }
 
-    /// What can be done about it.
+    /// Returns what can be done about it.
     pub fn outlook(&self) -> Outlook {
         self.kind.outlook()
     }
 
-    /// Whether this is the protocol's error of this kind.
+    /// Returns whether this is the protocol's error of this kind.
     pub fn is(&self, kind: ErrorKind) -> bool {
         self.kind == FaultKind::Typed(kind)
     }
 
-    /// Whether the helper itself is what failed, so that it would fail for any volume.
+    /// Returns whether the helper itself is what failed, so that it would fail for any volume.
     pub fn is_of_helper(&self) -> bool {
         matches!(self.kind, FaultKind::Away | FaultKind::Garbled | FaultKind::Typed(ErrorKind::Unsupported))
     }
 
-    /// Whether the system has failed to read or to write something.
+    /// Returns whether the system has failed to read or to write something.
     pub fn is_io(&self) -> bool {
         matches!(self.kind, FaultKind::Typed(ErrorKind::Io(_)))
     }

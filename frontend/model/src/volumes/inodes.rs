@@ -15,13 +15,13 @@ pub struct InodeCount {
 }
 
 impl InodeCount {
-    /// How many of a hundred are free, rounded down.
+    /// Returns how many of a hundred are free, rounded down.
     pub fn free_percent(self) -> u64 {
         let percent = u128::from(self.free.min(self.total)) * 100 / u128::from(self.total.max(1));
         u64::try_from(percent).unwrap_or(100)
     }
 
-    /// What to say if they are running out.
+    /// Returns what to say if they are running out.
     pub fn shortage(self) -> Option<String> {
         let Self { total, free } = self;
         (self.free_percent() < FEW_PERCENT).then(|| {

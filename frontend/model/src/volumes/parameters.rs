@@ -116,7 +116,7 @@ impl Parameters {
         Ok(self)
     }
 
-    /// What is behind volumes that are used as directories.
+    /// Returns what is behind volumes that are used as directories.
     pub fn backing(&self) -> Backing {
         self.backing
     }
@@ -158,7 +158,7 @@ impl Parameters {
         Ok(self)
     }
 
-    /// Whether these parameters allow a volume with this filesystem; empty if that is not known.
+    /// Returns whether these parameters allow a volume with this filesystem; empty if that is not known.
     pub fn allows_filesystem(&self, name: &str) -> bool {
         name.is_empty() || self.filesystem.as_ref().is_none_or(|wanted| wanted == name)
     }
@@ -220,7 +220,7 @@ impl Parameters {
         }
     }
 
-    /// Whether these parameters allow a volume in this pool.
+    /// Returns whether these parameters allow a volume in this pool.
     pub fn allows_pool(&self, pool: &PoolName) -> bool {
         self.pool.as_ref().is_none_or(|wanted| wanted == pool)
     }

@@ -160,8 +160,8 @@ impl PoolCondition {
         status.conditions.as_slice().iter().cloned().map(Self::Reported)
     }
 
-    /// What it means for a pool that the helper answers a question about it with `fault`; `None` if the fault is not
-    /// about the pool.
+    /// Returns what it means for a pool that the helper answers a question about it with `fault`; `None` if the fault
+    /// is not about the pool.
     pub fn of_fault(fault: &Fault) -> Option<Self> {
         match fault.kind {
             FaultKind::Typed(ErrorKind::PoolBroken) => Some(Self::NotServed(fault.to_string())),
@@ -179,12 +179,12 @@ impl PoolCondition {
         }
     }
 
-    /// Whether nothing can be done with the pool's volumes.
+    /// Returns whether nothing can be done with the pool's volumes.
     pub fn is_unserved(&self) -> bool {
         self.kind().severity == Severity::Failure || matches!(self, Self::Absent(_))
     }
 
-    /// What it is recognized by.
+    /// Returns what it is recognized by.
     pub fn identity(&self) -> Identity {
         let directory = match self {
             Self::Reported(Condition::Apart { directory, .. }) => Some(directory.clone()),

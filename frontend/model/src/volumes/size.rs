@@ -87,7 +87,7 @@ impl SizeRange {
         Ok(size)
     }
 
-    /// Whether a size is in the range.
+    /// Returns whether a size is in the range.
     pub fn admits(&self, size: Bytes) -> bool {
         size.get() >= self.required.unwrap_or(0) && size.get() <= self.limit.unwrap_or(u64::MAX)
     }

@@ -40,7 +40,7 @@ impl Place {
         BTreeMap::from([(self.key.clone(), self.value.clone())])
     }
 
-    /// Whether `segments` name nothing but this place. Keys are compared case-insensitively.
+    /// Returns whether `segments` name nothing but this place. Keys are compared case-insensitively.
     pub fn satisfies(&self, segments: &BTreeMap<String, String>) -> bool {
         segments.iter().all(|(key, value)| key.eq_ignore_ascii_case(&self.key) && *value == self.value)
     }
@@ -52,7 +52,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Whether `text` is a valid label value.
+/// Returns whether `text` is a valid label value.
 fn is_label_value(text: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();

@@ -62,8 +62,8 @@ pub(super) fn condition(condition: &Condition) -> String {
 /// The remedy that depends on the deployment.
 const RESTART: &str = "restart the helper (systemctl restart bulkhead-privhelper, or crictl stop its container)";
 
-/// Why a pool does not promise what was requested. How much is missing is said as well: rounded, the two figures may be
-/// the same.
+/// Returns why a pool does not promise what was requested. How much is missing is said as well: rounded, the two
+/// figures may be the same.
 pub(super) fn no_room(pool: &PoolName, room: u64, wanted: u64) -> String {
     format!(
         "pool {pool} has room for {}, but {} are requested, inodes included: {} too much; delete volumes or enlarge the pool",
@@ -73,7 +73,7 @@ pub(super) fn no_room(pool: &PoolName, room: u64, wanted: u64) -> String {
     )
 }
 
-/// Why a volume is not copied. How long writers wait is what the kernel takes for each extent.
+/// Returns why a volume is not copied. How long writers wait is what the kernel takes for each extent.
 pub(super) fn too_fragmented(source: &VolumeId, extents: u64, limit: u64) -> String {
     format!(
         "volume {source} is too fragmented: its image has {extents} extents, and the limit of its pool is {limit}; a copy would keep its writers waiting for about a second for each 40000; copy its content into a new volume, or raise the limit (the option extents=N of the helper's --pool)"

@@ -22,7 +22,7 @@ const LONGEST_INTERRUPTION: Duration = Duration::from_millis(7500);
 /// After this long without an interruption, the next one counts as the first.
 const CALM: Duration = Duration::from_secs(120);
 
-/// How long to wait after `failure`, the latest of `failures` in a row.
+/// Returns how long to wait after `failure`, the latest of `failures` in a row.
 pub fn retry_delay(failures: u32, failure: &Failure) -> Duration {
     let delay = if failure.is_final() {
         LONGEST

@@ -59,7 +59,7 @@ impl Used {
         }
     }
 
-    /// What it says.
+    /// Returns what it says.
     pub fn claims(&self) -> Option<&Claims> {
         match self {
             Self::Given(_, claims) => claims.as_ref(),
@@ -78,7 +78,7 @@ impl Credential {
         Ok(Self(Arc::new(Inner { given, own, state: Mutex::new(state) })))
     }
 
-    /// Where the agent's own token is kept, if it is to renew its token.
+    /// Returns where the agent's own token is kept, if it is to renew its token.
     pub fn own(&self) -> Option<&OwnToken> {
         self.0.own.as_ref()
     }
@@ -163,8 +163,8 @@ impl Credential {
     }
 }
 
-/// Whether an agent's own token is used rather than the one that an operator has given it: that of the two which is good
-/// for longer, but not one that is older than what the operator has put in its place.
+/// Returns whether an agent's own token is used rather than the one that an operator has given it: that of the two
+/// which is good for longer, but not one that is older than what the operator has put in its place.
 fn is_preferred(own: &Claims, given: &Claims) -> bool {
     own.end >= given.end && own.issued >= given.issued
 }

@@ -39,13 +39,14 @@ pub enum Failure {
     },
 }
 
-/// Whether the API server says that it knows no such kind of objects. It says so in plain words, without a reason.
+/// Returns whether the API server says that it knows no such kind of objects. It says so in plain words, without a
+/// reason.
 pub fn is_unknown_kind(status: &kube::core::Status) -> bool {
     status.code == 404
 }
 
 impl Failure {
-    /// Whether retrying soon is pointless, because something has to be changed first.
+    /// Returns whether retrying soon is pointless, because something has to be changed first.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Refused(_) => true,
@@ -54,48 +55,48 @@ impl Failure {
         }
     }
 
-    /// Whether another node may have what this one lacks: space, or a pool that works.
+    /// Returns whether another node may have what this one lacks: space, or a pool that works.
     pub fn is_of_this_node(&self) -> bool {
         matches!(self, Self::Volume(fault) if matches!(fault.outlook(), Outlook::NoRoom | Outlook::NoPool))
     }
 
-    /// Whether the helper is away.
+    /// Returns whether the helper is away.
     pub fn is_helper_away(&self) -> bool {
         matches!(self, Self::Volume(fault) if fault.kind == FaultKind::Away)
     }
 
-    /// Whether it concerns the volume rather than the API server, so that the object's owner should know.
+    /// Returns whether it concerns the volume rather than the API server, so that the object's owner should know.
     pub fn is_for_owner(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::NotYet(_) | Self::Volume(_))
     }
 
-    /// Whether the object has changed since it was read, so that its new state decides.
+    /// Returns whether the object has changed since it was read, so that its new state decides.
     pub fn is_conflict(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_conflict)
     }
 
-    /// Whether the object does not exist.
+    /// Returns whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_not_found)
     }
 
-    /// Whether the API server knows no such kind of objects.
+    /// Returns whether the API server knows no such kind of objects.
     pub fn is_unknown_kind(&self) -> bool {
         self.status().is_some_and(is_unknown_kind)
     }
 
-    /// Whether the agent may not do it: by its role, or by a policy.
+    /// Returns whether the agent may not do it: by its role, or by a policy.
     pub fn is_forbidden(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_forbidden)
     }
 
-    /// Whether an object of that name already exists.
+    /// Returns whether an object of that name already exists.
     pub fn is_already_exists(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_already_exists)
     }
 
-    /// Whether the API server or the helper is away. That ends for all work at once, and none of it must then wait
-    /// long.
+    /// Returns whether the API server or the helper is away. That ends for all work at once, and none of it must then
+    /// wait long.
     pub fn is_outage(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
@@ -105,7 +106,7 @@ impl Failure {
         }
     }
 
-    /// What failed, as named in metrics.
+    /// Returns what failed, as named in metrics.
     pub fn cause(&self) -> &'static str {
         match self {
             Self::Refused(_) | Self::NotYet(_) => "refused",
@@ -117,7 +118,7 @@ impl Failure {
         }
     }
 
-    /// How long the API server asks not to be contacted, as far as that is believed.
+    /// Returns how long the API server asks not to be contacted, as far as that is believed.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = self.status()?.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| LONGEST_REST.min(Duration::from_secs(seconds.into())))

@@ -136,7 +136,7 @@ impl OwnToken {
         }
     }
 
-    /// Where it is kept.
+    /// Returns where it is kept.
     pub(super) fn file(&self) -> PathBuf {
         self.0.directory.join(FILE)
     }

@@ -27,7 +27,7 @@ const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 /// The reason in a status that says so.
 const REASON: &str = "Rewound";
 
-/// Whether `status`, with which a watch has failed, means that the API server has gone back in time.
+/// Returns whether `status`, with which a watch has failed, means that the API server has gone back in time.
 pub fn is_rewound(status: &Status) -> bool {
     status.reason == REASON
 }
@@ -156,7 +156,7 @@ async fn revision(list: Response<Box<DynBody>>) -> Result<Option<u64>, BoxError>
     Ok(metadata.resource_version.parse().ok())
 }
 
-/// What a watch receives whose revision is too old, for one that has seen a revision that is lost.
+/// Returns what a watch receives whose revision is too old, for one that has seen a revision that is lost.
 fn expired(current: u64, lost: u64) -> Response<Box<DynBody>> {
     let message = format!(
         "the API server is at revision {current}, but {lost} was seen before: etcd has been restored from a backup; listing all objects anew"
@@ -188,7 +188,8 @@ mod tests {
 
     const WATCH: &str = "/api/v1/persistentvolumes?&watch=true&timeoutSeconds=120&allowWatchBookmarks=true";
 
-    /// What a request for `uri` is answered with by a server at `revision`, and the requests that reach the server.
+    /// Returns what a request for `uri` is answered with by a server at `revision`, and the requests that reach the
+    /// server.
     async fn answered(uri: &str, revision: &str) -> (String, Vec<String>) {
         let reached = Arc::new(Mutex::new(Vec::new()));
         let (seen, list) = (Arc::clone(&reached), json!({ "metadata": { "resourceVersion": revision } }).to_string());

@@ -70,8 +70,8 @@ pub enum ApiServerError {
 }
 
 impl ApiServer {
-    /// What a kubeconfig says. If `state` is given, the agent renews the token of the file that the kubeconfig names, and
-    /// keeps its own in that directory.
+    /// Returns what a kubeconfig says. If `state` is given, the agent renews the token of the file that the kubeconfig
+    /// names, and keeps its own in that directory.
     pub fn kubeconfig(file: PathBuf, state: Option<PathBuf>) -> Self {
         Self::Kubeconfig { file, own: state.map(OwnToken::in_directory) }
     }
@@ -116,8 +116,8 @@ impl ApiServer {
     }
 }
 
-/// Whether nobody but the server at this address can read what is sent there: it is encrypted, or does not leave this
-/// machine.
+/// Returns whether nobody but the server at this address can read what is sent there: it is encrypted, or does not
+/// leave this machine.
 fn is_private(server: &Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_here = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());

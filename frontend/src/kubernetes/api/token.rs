@@ -20,20 +20,20 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// What `token` says; `None` if it is not such a token, or does not say for how long it is good.
+    /// Returns what `token` says; `None` if it is not such a token, or does not say for how long it is good.
     pub fn of(token: &str) -> Option<Self> {
         let all: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token.trim().split('.').nth(1)?).ok()?).ok()?;
         let time = |field: &str| Timestamp::from_second(all[field].as_i64()?).ok();
         Some(Self { issued: time("iat")?, end: time("exp")?, all })
     }
 
-    /// How long it is good, from its issue to its end.
+    /// Returns how long it is good, from its issue to its end.
     pub fn life(&self) -> SignedDuration {
         self.end.duration_since(self.issued)
     }
 
-    /// Whether it is of the same account, bound to the same Node, as `other`: the same objects, and not only of the
-    /// same names.
+    /// Returns whether it is of the same account, bound to the same Node, as `other`: the same objects, and not only of
+    /// the same names.
     pub fn has_holder_of(&self, other: &Self) -> bool {
         let of = |claims: &Self, field| claims.all.pointer(field).cloned();
         HOLDER.iter().all(|field| of(self, field).is_some_and(|value| Some(value) == of(other, field)))

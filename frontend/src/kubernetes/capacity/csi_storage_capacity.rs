@@ -44,7 +44,7 @@ pub struct NodeCapacity {
     pub largest_volume: u64,
 }
 
-/// What all nodes have reported, this one included, class by class.
+/// Returns what all nodes have reported, this one included, class by class.
 ///
 /// # Errors
 /// When it cannot be listed.

@@ -78,13 +78,14 @@ impl Estimates {
             .or_insert((size, Instant::now()));
     }
 
-    /// Whether the helper has been away for so long that claims should not wait for it.
+    /// Returns whether the helper has been away for so long that claims should not wait for it.
     pub fn has_lost_helper(&self) -> bool {
         let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         away.is_some_and(|since| since.elapsed() >= AWAY)
     }
 
-    /// Whether the helper, which is away now or not, has been away for so long that it is not expected back soon.
+    /// Returns whether the helper, which is away now or not, has been away for so long that it is not expected back
+    /// soon.
     fn is_gone(&self, is_away: bool, now: Instant) -> bool {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         *away = if is_away { Some(away.unwrap_or(now)) } else { None };

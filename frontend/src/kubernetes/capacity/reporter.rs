@@ -69,7 +69,7 @@ impl CapacityReporter {
         self.written().owner().map(str::to_owned)
     }
 
-    /// Whether claims should not wait for this node's helper, which has been away for a while.
+    /// Returns whether claims should not wait for this node's helper, which has been away for a while.
     pub fn has_lost_helper(&self) -> bool {
         self.estimates.has_lost_helper()
     }
@@ -87,7 +87,7 @@ impl CapacityReporter {
         self.report_class(class, Urgency::Immediate, &mut Measured::new()).await.map(drop)
     }
 
-    /// Whether it is reported that no volume of `size` bytes of this class can be made here.
+    /// Returns whether it is reported that no volume of `size` bytes of this class can be made here.
     pub fn has_ruled_out(&self, class: &StorageClass, size: u64) -> bool {
         self.written().rules_out(&class.name_any(), size)
     }

@@ -78,12 +78,12 @@ impl Written {
         self.owner.as_deref()
     }
 
-    /// Whether something was written so recently that other changes should wait, and need not even be measured.
+    /// Returns whether something was written so recently that other changes should wait, and need not even be measured.
     pub fn is_just_written(&self) -> bool {
         self.written.is_some_and(|written| written.elapsed() < COALESCED)
     }
 
-    /// What to do when the class called `class` has that `capacity`.
+    /// Returns what to do when the class called `class` has that `capacity`.
     pub fn judge(&self, class: &str, capacity: Capacity, urgency: Urgency) -> Verdict {
         match self.capacities.get(class) {
             None => Verdict::Write,
@@ -101,12 +101,12 @@ impl Written {
         self.written = Some(Instant::now());
     }
 
-    /// Whether the API server has for a class that no volume of `size` bytes can be made.
+    /// Returns whether the API server has for a class that no volume of `size` bytes can be made.
     pub fn rules_out(&self, class: &str, size: u64) -> bool {
         self.capacities.get(class).is_some_and(|capacity| capacity.largest_volume < size)
     }
 
-    /// Whether an earlier agent's objects have yet to be looked for.
+    /// Returns whether an earlier agent's objects have yet to be looked for.
     pub fn has_stale(&self) -> bool {
         !self.stale_deleted
     }
@@ -138,12 +138,12 @@ impl Written {
     }
 }
 
-/// Whether there is no more room for anything than before.
+/// Returns whether there is no more room for anything than before.
 fn is_less(before: Capacity, now: Capacity) -> bool {
     now.available <= before.available && now.largest_volume <= before.largest_volume
 }
 
-/// Whether the difference is one that filesystems cause by themselves, and that need not be reported.
+/// Returns whether the difference is one that filesystems cause by themselves, and that need not be reported.
 fn is_drift(before: Capacity, now: Capacity) -> bool {
     let little = now.total / DRIFT_SHARE;
     before.available.abs_diff(now.available) < little && before.largest_volume.abs_diff(now.largest_volume) < little

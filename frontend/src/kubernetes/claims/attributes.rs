@@ -10,7 +10,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::Context;
 
-/// What the class called `name` says.
+/// Returns what the class called `name` says.
 ///
 /// # Errors
 /// `NotYet` when there is no such class.

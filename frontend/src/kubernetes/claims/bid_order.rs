@@ -34,7 +34,7 @@ pub struct BidOrder {
 }
 
 impl BidOrder {
-    /// How many nodes come before this one, which has `own` room, for a volume of `size` bytes of `class`.
+    /// Returns how many nodes come before this one, which has `own` room, for a volume of `size` bytes of `class`.
     ///
     /// # Errors
     /// When the API server cannot say what the nodes have published.
@@ -63,7 +63,7 @@ impl BidOrder {
     }
 }
 
-/// How many of `others` come before `own`: a node, and its room.
+/// Returns how many of `others` come before `own`: a node, and its room.
 fn rank(claim: &str, size: u64, own: (&str, u64), others: &[NodeCapacity]) -> usize {
     let (node, room) = own;
     let mine = (turn(claim, node, room), node);
@@ -75,8 +75,8 @@ fn rank(claim: &str, size: u64, own: (&str, u64), others: &[NodeCapacity]) -> us
     others.iter().filter(before).count()
 }
 
-/// When it is a node's turn: the lowest number is first. Twice the room counts four times as much, so that nodes become
-/// equally full rather than merely filling up at the same pace.
+/// Returns when it is a node's turn: the lowest number is first. Twice the room counts four times as much, so that
+/// nodes become equally full rather than merely filling up at the same pace.
 fn turn(claim: &str, node: &str, room: u64) -> f64 {
     let digest = Sha256::digest(format!("{claim}\n{node}"));
     let number = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));

@@ -22,7 +22,8 @@ pub enum Decision {
     LeaveToPopulator,
 }
 
-/// What the node called `node`, at `place`, does about `claim` of `class`, whose provisioner is known to be ours.
+/// Returns what the node called `node`, at `place`, does about `claim` of `class`, whose provisioner is known to be
+/// ours.
 pub fn decide(claim: &PersistentVolumeClaim, class: &StorageClass, node: &str, place: &Place) -> Decision {
     // A claim that is being deleted cannot be used.
     if claim::is_being_deleted(claim) || claim::persistent_volume(claim).is_some() {

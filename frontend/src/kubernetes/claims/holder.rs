@@ -24,7 +24,8 @@ pub enum Holder {
     Elsewhere(String),
 }
 
-/// Whether this node has the source of `claim`, as far as it knows without asking anybody. Only one node finds that it has.
+/// Returns whether this node has the source of `claim`, as far as it knows without asking anybody. Only one node finds
+/// that it has.
 pub fn is_here(context: &Context, claim: &PersistentVolumeClaim) -> bool {
     let Context { agent: AgentIdentity { driver, place, .. }, stores, .. } = context;
     let namespace = claim.namespace();
@@ -48,7 +49,7 @@ pub fn is_here(context: &Context, claim: &PersistentVolumeClaim) -> bool {
     }
 }
 
-/// Where the source of `claim` is, if it has one and can begin as a copy of it.
+/// Returns where the source of `claim` is, if it has one and can begin as a copy of it.
 ///
 /// # Errors
 /// When it cannot, or not yet; the message is for the claim's owner.

@@ -138,7 +138,7 @@ impl ImmediateBinding {
     }
 }
 
-/// How long to wait before a bid, with `rank` nodes before this one.
+/// Returns how long to wait before a bid, with `rank` nodes before this one.
 fn delay(rank: usize, factor: u32) -> Duration {
     let turn = TURN * factor;
     let turns = |number: usize| turn * u32::try_from(number).unwrap_or(u32::MAX);
@@ -150,7 +150,7 @@ fn delay(rank: usize, factor: u32) -> Duration {
 struct Losses(AtomicU32);
 
 impl Losses {
-    /// What to multiply the delay by.
+    /// Returns what to multiply the delay by.
     fn factor(&self) -> u32 {
         1 << self.0.load(Ordering::Relaxed)
     }

@@ -21,8 +21,8 @@ pub enum Next {
     Modify(String),
 }
 
-/// What is to be done next about `claim`. What was begun is finished first, even if something else is wanted by now, because
-/// it may be done already; unless it has failed for good, as `has_failed` says of the class of a name.
+/// Returns what is to be done next about `claim`. What was begun is finished first, even if something else is wanted by
+/// now, because it may be done already; unless it has failed for good, as `has_failed` says of the class of a name.
 pub fn next(claim: &PersistentVolumeClaim, has_failed: impl Fn(&str) -> bool) -> Next {
     let status = claim.status.as_ref();
     if status.and_then(|status| status.phase.as_deref()) != Some("Bound") || claim::is_being_deleted(claim) {
@@ -43,7 +43,7 @@ pub fn next(claim: &PersistentVolumeClaim, has_failed: impl Fn(&str) -> bool) ->
     }
 }
 
-/// Whether the claim says already that it waits for the class called `target`.
+/// Returns whether the claim says already that it waits for the class called `target`.
 pub fn is_waiting(claim: &PersistentVolumeClaim, target: &str) -> bool {
     let attempt = claim.status.as_ref().and_then(|status| status.modify_volume_status.as_ref());
     attempt.is_some_and(|attempt| {

@@ -115,8 +115,8 @@ impl Provisioner {
         }
     }
 
-    /// Whether `claim` has been given to this driver. One that waits for a pod has not been given to any yet: it is
-    /// seen only because it has a source.
+    /// Returns whether `claim` has been given to this driver. One that waits for a pod has not been given to any yet:
+    /// it is seen only because it has a source.
     fn is_ours(&self, claim: &PersistentVolumeClaim) -> bool {
         match claim::provisioner(claim) {
             Some(provisioner) => provisioner == self.context.agent.driver.as_str(),
@@ -124,7 +124,7 @@ impl Provisioner {
         }
     }
 
-    /// Whether another node may do better.
+    /// Returns whether another node may do better.
     fn is_of_this_node(&self, failure: &Failure) -> bool {
         failure.is_of_this_node() || failure.is_helper_away() && self.capacity.has_lost_helper()
     }
@@ -198,8 +198,8 @@ impl Provisioner {
         Ok(())
     }
 
-    /// Where `claim` stands now. If the watch shows it unchanged, that is believed. Otherwise the API server is asked,
-    /// since a watch may lack what exists.
+    /// Returns where `claim` stands now. If the watch shows it unchanged, that is believed. Otherwise the API server is
+    /// asked, since a watch may lack what exists.
     async fn standing(&self, claim: &PersistentVolumeClaim) -> Result<Standing, Failure> {
         let is_same = |now: &PersistentVolumeClaim| now.metadata.uid == claim.metadata.uid;
         let is_here = |now: &PersistentVolumeClaim| claim::selected_node(now) == Some(&self.context.agent.node.name);

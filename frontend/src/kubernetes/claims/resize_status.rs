@@ -20,7 +20,7 @@ pub enum Progress {
     Infeasible,
 }
 
-/// How far an earlier attempt got.
+/// Returns how far an earlier attempt got.
 pub fn progress(claim: &PersistentVolumeClaim) -> Progress {
     let statuses = claim.status.as_ref().and_then(|status| status.allocated_resource_statuses.as_ref());
     match statuses.and_then(|statuses| statuses.get("storage")).map(String::as_str) {
@@ -35,8 +35,8 @@ pub fn allocated_bytes(claim: &PersistentVolumeClaim) -> Option<u64> {
     storage::bytes(claim.status.as_ref()?.allocated_resources.as_ref())
 }
 
-/// Whether the claim already says that an expansion to `target` was tried and failed. `has_failed` is whether this
-/// agent remembers that it failed for good.
+/// Returns whether the claim already says that an expansion to `target` was tried and failed. `has_failed` is whether
+/// this agent remembers that it failed for good.
 pub fn is_target_of_failure(claim: &PersistentVolumeClaim, target: u64, has_failed: bool) -> bool {
     allocated_bytes(claim) == Some(target) && (has_failed || progress(claim) == Progress::Infeasible)
 }

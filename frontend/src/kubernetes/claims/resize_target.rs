@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use super::resize_status::{Progress, allocated_bytes, progress};
 
-/// Whether the claim requests more than it has.
+/// Returns whether the claim requests more than it has.
 pub fn is_expansion_requested(claim: &PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     let is_bound = status.and_then(|status| status.phase.as_deref()) == Some("Bound");

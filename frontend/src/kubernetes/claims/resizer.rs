@@ -123,18 +123,18 @@ impl Resizer {
     }
 }
 
-/// How long until the same expansion may be tried again.
+/// Returns how long until the same expansion may be tried again.
 fn remaining_pause(failed: FailedExpansion) -> Option<Duration> {
     PAUSE.checked_sub(failed.at.elapsed()).filter(|left| !left.is_zero())
 }
 
-/// Whether the same attempt may succeed soon.
+/// Returns whether the same attempt may succeed soon.
 fn is_transient(fault: &Fault) -> bool {
     fault.outlook() == Outlook::Open || fault.is(ErrorKind::PoolBroken)
 }
 
-/// Whether the claim's owner should request less. A full pool counts as well, since the owner may request less only if
-/// it does.
+/// Returns whether the claim's owner should request less. A full pool counts as well, since the owner may request less
+/// only if it does.
 fn is_infeasible(fault: &Fault) -> bool {
     matches!(fault.outlook(), Outlook::NoRoom | Outlook::Never) || fault.is(ErrorKind::NotFound)
 }

@@ -12,12 +12,12 @@ pub fn without_contents(partial: PartialObjectMeta<PersistentVolumeClaim>) -> Pe
     PersistentVolumeClaim { metadata: partial.metadata, ..PersistentVolumeClaim::default() }
 }
 
-/// Whether `claim` concerns the agent of `scope`.
+/// Returns whether `claim` concerns the agent of `scope`.
 pub fn includes(scope: &Scope, claim: &PersistentVolumeClaim) -> bool {
     is_of_driver(scope, claim) && claim::selected_node(claim).is_none_or(|node| node == scope.node)
 }
 
-/// What remains of an event about all claims once those that do not concern the agent are left out.
+/// Returns what remains of an event about all claims once those that do not concern the agent are left out.
 pub fn filter(
     scope: &Scope,
     event: Event<PartialObjectMeta<PersistentVolumeClaim>>,

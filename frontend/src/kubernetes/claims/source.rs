@@ -25,7 +25,7 @@ pub enum Source<'a> {
     Claim(&'a str),
 }
 
-/// What the volume of `claim` is to begin as a copy of, if it is.
+/// Returns what the volume of `claim` is to begin as a copy of, if it is.
 ///
 /// # Errors
 /// When it is of another namespace or another API.
@@ -52,7 +52,7 @@ pub fn source(claim: &PersistentVolumeClaim) -> Result<Option<Source<'_>>, Failu
     }
 }
 
-/// Whether the claim's source is of a kind that populators serve: any but the two that provisioners serve.
+/// Returns whether the claim's source is of a kind that populators serve: any but the two that provisioners serve.
 pub fn is_left_to_populator(claim: &PersistentVolumeClaim) -> bool {
     reference(claim).is_some_and(is_for_populator)
 }

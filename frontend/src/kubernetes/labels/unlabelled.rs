@@ -60,12 +60,12 @@ pub struct Found<K> {
 }
 
 impl<K> Found<K> {
-    /// What was found among `seen` objects without the label.
+    /// Returns what was found among `seen` objects without the label.
     pub fn among(seen: u32, objects: Vec<K>) -> Self {
         Self { objects, pause: PERIOD * (1 + seen / MANY) }
     }
 
-    /// What was found by a look that has failed on the way.
+    /// Returns what was found by a look that has failed on the way.
     pub fn incomplete(objects: Vec<K>) -> Self {
         Self { objects, pause: AFTER_FAILURE }
     }

@@ -35,7 +35,7 @@ pub trait Labelled: Sized + Send + 'static {
     /// The admission policy, and its binding, that sets the label.
     const POLICY: &'static str;
 
-    /// Whether the cluster knows the kind, and how soon to ask again if not.
+    /// Returns whether the cluster knows the kind, and how soon to ask again if not.
     fn is_known(client: &Client) -> impl Future<Output = Result<Result<(), Duration>, Failure>> + Send;
 
     /// Those with the label of the scope's node, or with the empty one.
@@ -149,7 +149,7 @@ fn events<K: Labelled>(client: &Client, scope: &Scope, mode: WatchMode) -> BoxSt
     }
 }
 
-/// Whether the API server says that it does not know the kind.
+/// Returns whether the API server says that it does not know the kind.
 fn is_unknown(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

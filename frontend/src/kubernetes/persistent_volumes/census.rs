@@ -42,8 +42,8 @@ pub async fn run(context: &Context) {
     }
 }
 
-/// How soon one is taken after one that has seen `now`. What cannot be seen is asked for soon once, not again and again:
-/// the helper has a line in its log each time.
+/// Returns how soon one is taken after one that has seen `now`. What cannot be seen is asked for soon once, not again
+/// and again: the helper has a line in its log each time.
 fn pause(before: Seen, now: Seen) -> Duration {
     if (before, now) == (Seen::All, Seen::NotAll) { SOON } else { PERIOD }
 }
@@ -121,7 +121,7 @@ struct Search {
 }
 
 impl Search {
-    /// Whether all objects are to be listed, now that the watched ones do not name the volumes in `unnamed`.
+    /// Returns whether all objects are to be listed, now that the watched ones do not name the volumes in `unnamed`.
     fn is_due(&mut self, unnamed: &BTreeMap<VolumeId, Listed>, now: Instant) -> bool {
         let found = self
             .found

@@ -77,8 +77,8 @@ async fn read(context: &Context) -> Result<HashMap<String, Vec<Named>>, Failure>
     Ok(found)
 }
 
-/// Whether an object stands in the way of deleting the volume that it names. One that is released, and deleted when it
-/// is, does not: two such objects would wait for each other.
+/// Returns whether an object stands in the way of deleting the volume that it names. One that is released, and deleted
+/// when it is, does not: two such objects would wait for each other.
 pub fn needs_its_volume(object: &PersistentVolume) -> bool {
     !(persistent_volume::is_deleted_when_released(object) && persistent_volume::phase(object) == "Released")
 }

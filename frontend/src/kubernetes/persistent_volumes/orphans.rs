@@ -128,7 +128,8 @@ async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<Susp
     Ok(suspects)
 }
 
-/// Whether an object in the API needs `volume` at this moment: the lists may be minutes old, and others write as well.
+/// Returns whether an object in the API needs `volume` at this moment: the lists may be minutes old, and others write
+/// as well.
 async fn is_wanted_now(
     context: &Context,
     volume: &VolumeId,
@@ -161,8 +162,9 @@ async fn is_wanted_now(
     Ok(false)
 }
 
-/// Whether `object` is bound to a claim and says that its volume is on a node that is gone: the node was renamed, or
-/// its disk has moved here. On a node that exists it is another volume, made after the claim was given to that node.
+/// Returns whether `object` is bound to a claim and says that its volume is on a node that is gone: the node was
+/// renamed, or its disk has moved here. On a node that exists it is another volume, made after the claim was given to
+/// that node.
 async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
     if !persistent_volume::is_of_driver(object, &context.agent.driver) || persistent_volume::phase(object) != "Bound" {
         return Ok(false);
@@ -178,8 +180,8 @@ async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &V
     Ok(true)
 }
 
-/// Whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim was
-/// given to another node has no note: it never had an object.
+/// Returns whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim
+/// was given to another node has no note: it never had an object.
 async fn is_recorded(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
     let recorded = match owner_of(context, volume).await {
         Err(Failure::Volume(fault)) if fault.is_io() => owner::Keys::default(),
@@ -192,7 +194,7 @@ async fn is_recorded(context: &Context, object: &PersistentVolume, volume: &Volu
     Ok(is_recorded)
 }
 
-/// Why `volume` may belong to a cluster that this one has taken the place of: there its claim may have existed.
+/// Returns why `volume` may belong to a cluster that this one has taken the place of: there its claim may have existed.
 async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<Option<String>, Failure> {
     let Some(cluster) = context.cluster().await? else { return Ok(None) };
     let recorded = match owner_of(context, volume).await {
@@ -207,7 +209,7 @@ async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<O
         .map(|other| format!("a note on it says that it belongs to the cluster {other}, and this one is {cluster}")))
 }
 
-/// What is recorded on `volume` about whose it is, if anything that can be read is.
+/// Returns what is recorded on `volume` about whose it is, if anything that can be read is.
 async fn owner_of(context: &Context, volume: &VolumeId) -> Result<Option<owner::Keys>, Failure> {
     if !context.volumes.keep_owners().await? {
         return Ok(None);
@@ -283,13 +285,13 @@ async fn remove_named(context: &Context, suspects: &mut Vec<Suspect>) -> Result<
     Ok(())
 }
 
-/// Whether `claim` may need a volume on this node. One that waits for another node has no use for it.
+/// Returns whether `claim` may need a volume on this node. One that waits for another node has no use for it.
 fn is_for_this_node(context: &Context, claim: &PersistentVolumeClaim) -> bool {
     claim::selected_node(claim).is_none_or(|node| node == context.agent.node.name)
 }
 
-/// Whether `object` is for `volume` of this node. One that is bound to another node is another volume, whatever its
-/// name.
+/// Returns whether `object` is for `volume` of this node. One that is bound to another node is another volume, whatever
+/// its name.
 fn names(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> bool {
     persistent_volume::named_volume(object, &context.agent.driver, &context.agent.place) == Some(volume.as_str())
 }

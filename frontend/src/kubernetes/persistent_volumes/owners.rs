@@ -67,7 +67,7 @@ async fn record_all(context: &Context, recorded: &mut HashMap<VolumeId, Recorded
     Ok(())
 }
 
-/// What is to be recorded on each volume of this node.
+/// Returns what is to be recorded on each volume of this node.
 fn wanted(context: &Context, cluster: Option<&str>) -> HashMap<VolumeId, OwnerRecord> {
     context.volumes_named().filter_map(|(volume, object)| Some((volume, owner::record(&object, cluster)?))).collect()
 }

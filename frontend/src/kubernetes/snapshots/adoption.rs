@@ -49,7 +49,7 @@ async fn is_here(context: &Context, content: &VolumeSnapshotContent) -> Result<b
     }
 }
 
-/// Whether there is no such snapshot here, or there can be none: a helper of an earlier release knows of none.
+/// Returns whether there is no such snapshot here, or there can be none: a helper of an earlier release knows of none.
 fn is_missing(fault: &Fault) -> bool {
     fault.is(ErrorKind::NotFound) || fault.is(ErrorKind::Unsupported)
 }

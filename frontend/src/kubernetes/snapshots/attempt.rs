@@ -16,7 +16,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedAttempt;
 
-/// How long until the attempt that is reported with `reason` may be repeated, if it has failed before.
+/// Returns how long until the attempt that is reported with `reason` may be repeated, if it has failed before.
 pub fn remaining_pause(context: &Context, content: &VolumeSnapshotContent, reason: Reason) -> Option<Duration> {
     let failed = context.memory.with(content.uid(), |entry| entry.failed_attempt)?;
     let left = failed.not_before.saturating_duration_since(Instant::now());
@@ -71,7 +71,7 @@ pub async fn report_in_object(
     failure
 }
 
-/// Whether the helper may be doing, or have done, what it was asked for: it has not said that it did not.
+/// Returns whether the helper may be doing, or have done, what it was asked for: it has not said that it did not.
 fn may_be_in_progress(failure: &Failure) -> bool {
     matches!(failure, Failure::Volume(fault) if fault.outlook() == Outlook::Open)
 }

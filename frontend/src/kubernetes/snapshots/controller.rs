@@ -56,8 +56,8 @@ impl ContentController {
         Self { context }
     }
 
-    /// Whether `content` has the label by which agents watch. Where the policy is missing, a snapshot controller gives it
-    /// another one only.
+    /// Returns whether `content` has the label by which agents watch. Where the policy is missing, a snapshot
+    /// controller gives it another one only.
     fn is_labelled(&self, content: &VolumeSnapshotContent) -> bool {
         let place = &self.context.agent.place;
         content.labels().get(place.key()).is_some_and(|node| node == place.value())

@@ -25,7 +25,7 @@ pub enum Step<'a> {
     },
 }
 
-/// What the agent does about `content`, which its node handles.
+/// Returns what the agent does about `content`, which its node handles.
 pub fn decide(content: &VolumeSnapshotContent) -> Step<'_> {
     let Some(source) = content.source() else { return Step::Ignore };
     // Nobody deletes what a VolumeSnapshot still refers to: somebody has deleted the object by hand.

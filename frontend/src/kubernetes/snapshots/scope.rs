@@ -5,12 +5,12 @@ use kube::runtime::watcher::Event;
 
 use crate::kubernetes::labels::scope::Scope;
 
-/// Whether `content` concerns the agent of `scope`.
+/// Returns whether `content` concerns the agent of `scope`.
 pub fn includes(scope: &Scope, content: &VolumeSnapshotContent) -> bool {
     is_of_driver(scope, content) && content.node(&scope.place).is_none_or(|node| node == scope.place.value())
 }
 
-/// What remains of an event about all objects once those that do not concern the agent are left out.
+/// Returns what remains of an event about all objects once those that do not concern the agent are left out.
 pub fn filter(scope: &Scope, event: Event<VolumeSnapshotContent>) -> Option<Event<VolumeSnapshotContent>> {
     match event {
         Event::InitApply(content) if !includes(scope, &content) => None,

@@ -7,8 +7,8 @@ use std::path::Path;
 /// How deep devices are followed. Nobody stacks more.
 const DEEPEST: usize = 8;
 
-/// What the device `(major, minor)` is made of, outermost first, such as `encryption (LUKS2)`, `RAID (raid1)`. Nothing
-/// for a plain disk or partition. `sysfs` is where that is mounted.
+/// Returns what the device `(major, minor)` is made of, outermost first, such as `encryption (LUKS2)`, `RAID (raid1)`.
+/// Nothing for a plain disk or partition. `sysfs` is where that is mounted.
 pub fn layers(sysfs: &Path, (major, minor): (u32, u32)) -> Vec<String> {
     let mut found = Vec::new();
     let mut level = BTreeSet::from([format!("{major}:{minor}")]);
@@ -26,7 +26,7 @@ pub fn layers(sysfs: &Path, (major, minor): (u32, u32)) -> Vec<String> {
     found
 }
 
-/// What a device adds to those below it.
+/// Returns what a device adds to those below it.
 #[expect(clippy::disallowed_methods, reason = "sysfs is the kernel's, and is read by path")]
 fn layer(device: &Path) -> Option<String> {
     let read = |name: &str| std::fs::read_to_string(device.join(name)).ok().map(|text| text.trim().to_owned());

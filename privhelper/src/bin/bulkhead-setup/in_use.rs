@@ -12,7 +12,7 @@ use bulkhead_privhelper::{SysError, file};
 use bulkhead_protocol::VolumeId;
 use rustix::io::Errno;
 
-/// What of a pool is in use, in words: the first thing that is found.
+/// Returns what of a pool is in use, in words: the first thing that is found.
 ///
 /// # Errors
 /// The kernel's error when it cannot be found out.

@@ -4,7 +4,7 @@ use bulkhead_privhelper::quota::{ProjectId, ProjectQuota};
 
 use crate::tree::Found;
 
-/// What became of a volume, and whether it is limited.
+/// Returns what became of a volume, and whether it is limited.
 pub fn describe(found: &Found, project: ProjectId, writes: bool, limit: u64, after: ProjectQuota) -> (String, bool) {
     let mut said = match (found.moved, writes) {
         (0, _) => format!("is in project {}", project.0),

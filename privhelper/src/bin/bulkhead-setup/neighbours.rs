@@ -47,7 +47,7 @@ pub fn projects(pool: &Path, directory: &OwnedFd, named: &[PathBuf]) -> Result<B
     Ok(taken)
 }
 
-/// What is in the directory that the pool is in.
+/// Returns what is in the directory that the pool is in.
 fn beside(pool: &Path) -> Result<Vec<PathBuf>, SysError> {
     let Some(parent) = pool.parent() else { return Ok(Vec::new()) };
     let mut found = Vec::new();

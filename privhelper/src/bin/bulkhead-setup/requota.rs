@@ -183,7 +183,7 @@ impl Pool {
         Ok(walk.found)
     }
 
-    /// Whether there is nothing to do, so that limits need not be lifted.
+    /// Returns whether there is nothing to do, so that limits need not be lifted.
     fn is_charged(&self, walk: &mut Walk<'_>, outer: &OwnedFd) -> Result<bool, SysError> {
         walk.writes = false;
         let looked = self.repeat(walk, outer);
@@ -192,14 +192,14 @@ impl Pool {
         looked.map(|()| found.moved == 0)
     }
 
-    /// How many entries a volume may turn out to have. While it is used, it may get more without end.
+    /// Returns how many entries a volume may turn out to have. While it is used, it may get more without end.
     fn most_entries(&self) -> Result<u64, SysError> {
         let found = rustix::fs::fstatvfs(&self.directory)?;
         let inodes = found.f_files.saturating_sub(found.f_ffree);
         Ok(if self.while_in_use { inodes.saturating_mul(4).saturating_add(MORE_ENTRIES) } else { u64::MAX })
     }
 
-    /// Whether a project is that of another volume, in this pool or beside it.
+    /// Returns whether a project is that of another volume, in this pool or beside it.
     fn is_taken(&self, project: u32) -> bool {
         self.owners.contains_key(&project) || self.taken.contains(&project)
     }

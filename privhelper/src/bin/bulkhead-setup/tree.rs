@@ -62,7 +62,7 @@ struct Level {
 }
 
 impl Found {
-    /// Whether nothing was left out that counts towards a limit.
+    /// Returns whether nothing was left out that counts towards a limit.
     pub fn is_complete(&self) -> bool {
         (self.shared, self.covered, self.failed) == (0, 0, 0)
     }

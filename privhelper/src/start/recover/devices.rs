@@ -200,8 +200,8 @@ impl Recovery {
     }
 }
 
-/// Whether a device that cannot be inspected may be a volume's. If its backing file is out of reach, it is not: each
-/// volume's was within reach a moment ago. Any other failure proves nothing.
+/// Returns whether a device that cannot be inspected may be a volume's. If its backing file is out of reach, it is not:
+/// each volume's was within reach a moment ago. Any other failure proves nothing.
 fn may_be_a_volumes(errno: Errno) -> bool {
     !matches!(errno, Errno::IO | Errno::STALE | Errno::NOENT | Errno::ACCESS | Errno::TIMEDOUT | Errno::HOSTDOWN)
 }

@@ -42,7 +42,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Which volume the table says a mount shows, in whole or in part.
+    /// Returns which volume the table says a mount shows, in whole or in part.
     fn named(&self, mount: &Mount) -> Option<VolumeId> {
         // A filesystem on its device.
         let (major, minor) = mount.device;
@@ -57,7 +57,7 @@ impl Recovery {
         id.filter(|id| self.state.volumes.get(id).is_some())
     }
 
-    /// What is published at a target, if the jail shows that it is the volume.
+    /// Returns what is published at a target, if the jail shows that it is the volume.
     fn find(
         &self,
         mount: &Mount,
@@ -81,7 +81,7 @@ impl Recovery {
     }
 }
 
-/// Which volume a mount shows, if it is of the filesystem of a pool at this place.
+/// Returns which volume a mount shows, if it is of the filesystem of a pool at this place.
 fn volume_at(place: &Place, mount: &Mount) -> Option<VolumeId> {
     let below = mount.root.strip_prefix(&place.inner).ok().filter(|_| mount.device == place.device)?;
     below.components().next()?.as_os_str().to_str()?.parse().ok()

@@ -93,7 +93,7 @@ impl Reducer {
         Self { answer, open, skipped: 0, text: None, word: None, kept, length: 0 }
     }
 
-    /// What is kept of `piece`, which follows the pieces before it.
+    /// Returns what is kept of `piece`, which follows the pieces before it.
     ///
     /// # Errors
     /// See [`Unreadable`]. The rest of the answer is lost then.
@@ -131,7 +131,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// What is kept of the value that begins here, if it is.
+    /// Returns what is kept of the value that begins here, if it is.
     fn begin_value(&mut self) -> Result<Option<Fields>, Unreadable> {
         if self.skipped > 0 {
             return Ok(None);

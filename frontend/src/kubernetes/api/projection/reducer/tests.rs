@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What is kept of an answer, which arrives in pieces of `size` bytes.
+/// Returns what is kept of an answer, which arrives in pieces of `size` bytes.
 fn kept_of_pieces(fields: Fields, text: &str, size: usize) -> Result<String, Unreadable> {
     let mut reducer = Reducer::new(fields);
     let pieces: Result<Vec<_>, _> = text.as_bytes().chunks(size).map(|piece| reducer.reduce(piece)).collect();
