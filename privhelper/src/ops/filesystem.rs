@@ -141,38 +141,8 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
     let (pool, spec, is_published) = (volume.pool.clone(), volume.record.spec, !volume.published.is_empty());
     let VolumeKind::Filesystem { mode, .. } = spec.kind else { return Err(invalid("it has no filesystem")) };
     let mounting = mounting(held, pool.served()?)?;
-    let id = held.id;
-    // Whatever the kernel says of an image, such volumes are supported here.
-    let cannot = |error: SysError| {
-        let errno = error.errno;
-        let error = failed("mount the filesystem of volume", id, error);
-        let kind = if errno == Errno::BUSY { error.kind } else { ErrorKind::Io(errno.raw_os_error()) };
-        Error { kind, ..error }
-    };
-    match attached(held)? {
-        Some(device) => {
-            record_numbers(held)?;
-            match mounting.root(device.number).map_err(cannot)?.map(file::status) {
-                Some(Ok(_)) => return Ok(device),
-                Some(Err(error)) if is_published => {
-                    return Err(Error::new(
-                        ErrorKind::Io(error.errno.raw_os_error()),
-                        format!(
-                            "the filesystem of volume {id} has shut down: {error}; unpublish the volume everywhere, and it is mounted anew; see the kernel's log"
-                        ),
-                    ));
-                }
-                // A new mount is a new beginning.
-                Some(Err(_)) => detach(held)?,
-                None => {}
-            }
-        }
-        None if is_published => {
-            return Err(in_use(format!(
-                "volume {id} is published on a device that is no longer bound to its image; unpublish it everywhere first"
-            )));
-        }
-        None => detach(held)?,
+    if let Some(device) = mounted_before(held, mounting, is_published)? {
+        return Ok(device);
     }
     let device = match held.known().and_then(|volume| volume.device) {
         Some(device) => device,
@@ -203,7 +173,42 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
         // If this fails too, the device stays attached, which the next attempt finds.
         let _ = detach(held);
     }
-    Err(cannot(error))
+    Err(cannot_mount(held.id, error))
+}
+
+/// Returns the device of a volume if what is mounted on it answers. Otherwise what is in the way of a new mount is gone,
+/// unless the volume is published: then it must be unpublished first.
+fn mounted_before(held: &mut Held<'_>, mounting: &Mounting, is_published: bool) -> Result<Option<Device>, Error> {
+    let id = held.id;
+    let Some(device) = attached(held)? else {
+        if is_published {
+            return Err(in_use(format!(
+                "volume {id} is published on a device that is no longer bound to its image; unpublish it everywhere first"
+            )));
+        }
+        return detach(held).map(|()| None);
+    };
+    record_numbers(held)?;
+    match mounting.root(device.number).map_err(|error| cannot_mount(id, error))?.map(file::status) {
+        Some(Ok(_)) => Ok(Some(device)),
+        Some(Err(error)) if is_published => Err(Error::new(
+            ErrorKind::Io(error.errno.raw_os_error()),
+            format!(
+                "the filesystem of volume {id} has shut down: {error}; unpublish the volume everywhere, and it is mounted anew; see the kernel's log"
+            ),
+        )),
+        // A new mount is a new beginning.
+        Some(Err(_)) => detach(held).map(|()| None),
+        None => Ok(None),
+    }
+}
+
+/// Whatever the kernel says of an image, such volumes are supported here.
+fn cannot_mount(id: &VolumeId, error: SysError) -> Error {
+    let errno = error.errno;
+    let error = failed("mount the filesystem of volume", id, error);
+    let kind = if errno == Errno::BUSY { error.kind } else { ErrorKind::Io(errno.raw_os_error()) };
+    Error { kind, ..error }
 }
 
 /// Makes a filesystem, given a descriptor of its root, as large as its image.

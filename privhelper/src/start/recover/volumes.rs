@@ -115,17 +115,7 @@ impl Recovery {
         if layout::is_deleted_in_place(&file::status(&directory).map_err(say)?) {
             return Ok(Found::Deleted);
         }
-        let mut record = match Record::read(&directory) {
-            Err(SysError { errno: Errno::NODATA, .. }) => {
-                return Err(Why::Damaged.because(
-                    "it has no record: was it restored without extended attributes (rsync -X, tar --xattrs)?",
-                ));
-            }
-            Err(SysError { errno: Errno::BADMSG, .. }) => {
-                return Err(Why::Damaged.because("its record is damaged, or from a later release"));
-            }
-            record => record.map_err(|error| format!("its record cannot be read: {error}"))?,
-        };
+        let mut record = Record::read(&directory).map_err(why_no_record)?;
         let project = self.own_project(pool, served, id, &directory)?;
         let origin = layout::read_origin(&directory).map_err(|error| format!("what it is a copy of: {error}"))?;
         let mut allocated = 0;
@@ -203,6 +193,15 @@ impl Recovery {
             }
             _ => Ok(project),
         }
+    }
+}
+
+fn why_no_record(error: SysError) -> Refusal {
+    match error.errno {
+        Errno::NODATA => Why::Damaged
+            .because("it has no record: was it restored without extended attributes (rsync -X, tar --xattrs)?"),
+        Errno::BADMSG => Why::Damaged.because("its record is damaged, or from a later release"),
+        _ => format!("its record cannot be read: {error}").into(),
     }
 }
 
