@@ -155,9 +155,11 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64, tops: &mut Tops) -> SysResu
     let begun = Instant::now();
     let mut emptying = Emptying { moved, begun, rested: begun, failed: None, tops };
     loop {
-        match (file::remove_directory(pool, name), emptying.failed.take()) {
+        match (file::remove_directory(pool, name), emptying.failed) {
             (Err(SysError { errno: Errno::NOTEMPTY | Errno::EXIST, .. }), None) => emptying.walk(&top)?,
-            (Err(SysError { errno: Errno::NOTEMPTY | Errno::EXIST, .. }), Some(error)) => return Err(error),
+            (Err(SysError { errno: Errno::NOTEMPTY | Errno::EXIST, .. }), Some(errno)) => {
+                return Err(SysError::of(errno));
+            }
             (other, _) => return other,
         }
     }
@@ -193,7 +195,7 @@ struct Emptying<'a> {
     /// When it last rested.
     rested: Instant,
     /// Why something could not be removed. The rest is removed all the same.
-    failed: Option<SysError>,
+    failed: Option<Errno>,
     /// Directories that are too deep and for whose names there was no room at the top: each lies in the one before it.
     tops: &'a mut Tops,
 }
@@ -218,7 +220,7 @@ impl Emptying<'_> {
     fn empty(&mut self, top: &OwnedFd, directory: &OwnedFd, depth: u32) -> SysResult<()> {
         file::each_entry(directory, |name| match self.remove(top, directory, name, depth) {
             Err(error) if error.errno != LONG && error.errno != DEEPER => {
-                self.failed.get_or_insert(error);
+                self.failed.get_or_insert(error.errno);
                 Ok(())
             }
             result => result,
@@ -251,7 +253,7 @@ impl Emptying<'_> {
     /// Rests when it is time to, and ends the turn when it has taken too long.
     fn pace(&mut self) -> SysResult<()> {
         if self.begun.elapsed() > PATIENCE {
-            return Err(LONG.into());
+            return Err(SysError::of(LONG));
         }
         let (work, rest) = PACE;
         if self.rested.elapsed() > work {
@@ -263,7 +265,7 @@ impl Emptying<'_> {
 
     fn move_up(&mut self, top: &OwnedFd, from: &OwnedFd, name: &CStr) -> SysResult<()> {
         loop {
-            *self.moved = self.moved.checked_add(1).ok_or(Errno::OVERFLOW)?;
+            *self.moved = self.moved.checked_add(1).ok_or(SysError::of(Errno::OVERFLOW))?;
             let to = self.moved.to_string();
             match file::rename_new(from, name, top, &to) {
                 // A helper that was killed left it there, or a pod anticipated the name, perhaps a million times.
@@ -276,7 +278,7 @@ impl Emptying<'_> {
                         self.tops.remove(0);
                     }
                     self.tops.push(Rc::new(file::open(from, name, DIRECTORY)?));
-                    return Err(DEEPER.into());
+                    return Err(SysError::of(DEEPER));
                 }
                 other => return other,
             }
@@ -306,7 +308,7 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
         Err(SysError { errno: Errno::PERM, .. }) => {
             allow_changes(parent)?;
             match file::status_at(parent, name)?.file_type {
-                FileType::Directory => return Err(Errno::ISDIR.into()),
+                FileType::Directory => return Err(SysError::of(Errno::ISDIR)),
                 FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
                 // Links, fifos, sockets and nodes cannot be opened for that. They can have flags only on a kernel and a
                 // filesystem that can set these by name; otherwise it was the directory's flag.

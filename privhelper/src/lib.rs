@@ -25,4 +25,4 @@ mod sys;
 
 pub use bookkeeping::{limits, log, watch};
 pub use state::layout;
-pub use sys::{Error as SysError, file, mountinfo, quota};
+pub use sys::{Called, Error as SysError, file, mountinfo, quota};

@@ -11,7 +11,7 @@ use super::create::{check_room, measure};
 use super::grow::grow;
 use super::room::Share;
 use crate::state::{Held, broken, busy, failed, lock_in_time, no_space};
-use crate::sys::{Called, Errno, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
 
 /// How long one request goes on, give or take a step.
 const PART: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
         // Nobody else takes the same room meanwhile.
         let turn = lock_in_time(&served.filesystem.allocating)?;
         let is_free = served.filesystem.space()?.free >= pool.config.reserve.saturating_add(step);
-        if is_free { Ok(Some(turn).filter(|_| begun.elapsed() < PART)) } else { Err(Errno::NOSPC.into()) }
+        if is_free { Ok(Some(turn).filter(|_| begun.elapsed() < PART)) } else { Err(SysError::of(Errno::NOSPC)) }
     });
     let filled = filled.map_err(|error| match error.errno {
         Errno::NOSPC => no_space(format!(

@@ -44,13 +44,13 @@ impl<T: Copy> Cached<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::Errno;
+    use crate::sys::{Errno, Error as SysError};
 
     #[test]
     fn a_figure_is_measured_again_when_it_is_old() {
         for (lasts, second) in [(Duration::MAX, Ok(1)), (Duration::ZERO, Ok(2))] {
             let cached = Cached::new(lasts);
-            assert_eq!(cached.get(|| Err(Errno::IO.into())), Err(Errno::IO.into()));
+            assert_eq!(cached.get(|| Err(SysError::of(Errno::IO))), Err(SysError::of(Errno::IO)));
             assert_eq!(cached.get(|| Ok(1)), Ok(1));
             assert_eq!(cached.get(|| Ok(2)), second);
         }
@@ -64,6 +64,6 @@ mod tests {
         assert_eq!(inner, Ok(1));
         let first = Cached::<u8>::new(Duration::ZERO);
         let inner = first.get(|| first.get(|| panic!("two measurements at a time")));
-        assert_eq!(inner, Err(Errno::BUSY.into()));
+        assert_eq!(inner, Err(SysError::of(Errno::BUSY)));
     }
 }

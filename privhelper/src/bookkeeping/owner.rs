@@ -6,7 +6,7 @@ use caps::Capability::CAP_SYS_ADMIN;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
 use crate::state::{Held, State, failed, layout};
-use crate::sys::{Called, Errno, Result as SysResult, capability::raise};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, capability::raise};
 
 const ATTRIBUTE: &str = "trusted.bulkhead.owner";
 
@@ -15,9 +15,9 @@ pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
     let Some(volume) = held.known() else { return Err(held.state.unknown(held.id)) };
     let (served, value) = (volume.pool.served()?, owner.as_str().as_bytes());
     let write = || {
-        let _raised = raise(CAP_SYS_ADMIN)?;
         let outer = layout::open_volume(&served.directory, held.id.as_str())?;
-        fsetxattr(&outer, ATTRIBUTE, value, XattrFlags::empty()).by("fsetxattr")?;
+        let set = |_raised| fsetxattr(&outer, ATTRIBUTE, value, XattrFlags::empty()).by("fsetxattr");
+        raise(CAP_SYS_ADMIN).and_then(set)?;
         served.sync(outer)
     };
     write().map(|()| Reply::Done).map_err(|error| failed("note the owner of volume", held.id, error))
@@ -28,14 +28,14 @@ pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let (seen, mut buffer) = (state.see(id)?, [0_u8; MAX_OWNER]);
     let served = seen.volume.pool.served()?;
     let mut read = || -> SysResult<_> {
-        let _raised = raise(CAP_SYS_ADMIN)?;
         let outer = layout::open_volume(&served.directory, id.as_str())?;
-        let length = match fgetxattr(outer, ATTRIBUTE, &mut buffer[..]) {
-            Err(Errno::NODATA) => return Ok(None),
-            read => read.by("fgetxattr")?,
+        let get = |_raised| fgetxattr(outer, ATTRIBUTE, &mut buffer[..]).by("fgetxattr");
+        let length = match raise(CAP_SYS_ADMIN).and_then(get) {
+            Err(SysError { errno: Errno::NODATA, .. }) => return Ok(None),
+            read => read?,
         };
         let owner = buffer.get(..length).and_then(|bytes| str::from_utf8(bytes).ok()?.parse().ok());
-        Ok(Some(owner.ok_or(Errno::BADMSG)?))
+        Ok(Some(owner.ok_or(SysError::of(Errno::BADMSG))?))
     };
     let owner = read().map_err(|error| failed("read the owner of volume", id, error))?;
     Ok(Reply::Owner { owner, used: !seen.volume.record.unused })

@@ -105,10 +105,10 @@ impl Deletions {
                 Ok(Received::Packet(length)) => {
                     let report =
                         buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Report>(packet).ok());
-                    let report = report.ok_or_else(|| gone(Errno::BADMSG.into()))?;
+                    let report = report.ok_or_else(|| gone(SysError::of(Errno::BADMSG)))?;
                     volumes.progress(name, report.name.as_str(), Some(progress(&report, Instant::now())));
                 }
-                Ok(_) => return Err(gone(Errno::PIPE.into())),
+                Ok(_) => return Err(gone(SysError::of(Errno::PIPE))),
                 Err(SysError { errno: Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM, .. }) => {}
                 Err(error) => return Err(gone(error)),
             }
@@ -149,7 +149,7 @@ fn progress(report: &Report, now: Instant) -> Progress {
         Outcome::Unfinished => Progress::Waiting,
         Outcome::Failed(errno) => {
             let errno = Errno::from_raw_os_error(errno);
-            log::warning!("cannot empty a deleted volume; trying again name={:?} errno={errno}", report.name.as_str());
+            log::warning!("cannot empty a deleted volume; trying again name={:?} error={errno}", report.name.as_str());
             Progress::Waiting
         }
     }

@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::sys::{Called, Errno, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
 
 /// Each for images of at least so many bytes. A larger filesystem has larger groups: a mount reads each of them.
 const TEMPLATES: [(u64, &[u8]); 3] = [
@@ -45,14 +45,14 @@ pub fn of(size: u64) -> Option<&'static [u8]> {
 pub fn write(image: &OwnedFd, mut template: &[u8]) -> SysResult<()> {
     let (mut begin, mut window) = (0, Vec::new());
     while let Some((offset, rest)) = template.split_first_chunk() {
-        let (length, rest) = rest.split_first_chunk().ok_or(Errno::BADMSG)?;
+        let (length, rest) = rest.split_first_chunk().ok_or(SysError::of(Errno::BADMSG))?;
         let (offset, length) = (u64::from_le_bytes(*offset), u32::from_le_bytes(*length) as usize);
-        let (bytes, rest) = rest.split_at_checked(length).ok_or(Errno::BADMSG)?;
+        let (bytes, rest) = rest.split_at_checked(length).ok_or(SysError::of(Errno::BADMSG))?;
         if offset.saturating_sub(begin) >= WINDOW {
             file::write_at(image, &window, begin)?;
             (begin, window) = (offset, Vec::new());
         }
-        window.resize(usize::try_from(offset.saturating_sub(begin)).map_err(|_| Errno::BADMSG)?, 0);
+        window.resize(usize::try_from(offset.saturating_sub(begin)).map_err(|_| SysError::of(Errno::BADMSG))?, 0);
         window.extend(bytes);
         template = rest;
     }
@@ -112,7 +112,7 @@ mod tests {
         let run = [&9_u64.to_le_bytes()[..], &2_u32.to_le_bytes(), b"ab"].concat();
         assert_eq!(write(&image, &run), Ok(()));
         for length in [9, 12, 13] {
-            assert_eq!(write(&image, &run[..length]), Err(Errno::BADMSG.into()), "{length}");
+            assert_eq!(write(&image, &run[..length]), Err(SysError::of(Errno::BADMSG)), "{length}");
         }
     }
 }

@@ -20,7 +20,7 @@ fn a_search_among_names_that_a_pod_anticipated_ends_with_its_turn() {
         let result = emptying.move_up(&top, &deep, c"d");
         (result, moved)
     };
-    assert_eq!(turn(now.checked_sub(PATIENCE.saturating_mul(2))), (Err(LONG.into()), 1));
+    assert_eq!(turn(now.checked_sub(PATIENCE.saturating_mul(2))), (Err(SysError::of(LONG)), 1));
     // The next turn goes on with the names that have not been tried yet.
     assert_eq!(turn(now.checked_add(PATIENCE)), (Ok(()), 9));
     assert_eq!(file::status_at(&top, "9").map(|status| status.file_type), Ok(FileType::Directory));

@@ -11,7 +11,7 @@ use super::config::Config;
 use super::mounts::{Mounts, Position};
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
 
 /// What a directory is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Directory {
     #[expect(clippy::disallowed_methods, reason = "reads the name of what is open already, for comparing only")]
     pub fn new(role: Role, wanted: &Path, path: PathBuf, descriptor: OwnedFd) -> SysResult<Self> {
         let real_path = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
-        let real_path = real_path.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let real_path = real_path.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)).by("readlink")?;
         let real_path = real_path.join(wanted.strip_prefix(&path).unwrap_or(Path::new("")));
         Ok(Self { role, path, real_path, descriptor })
     }

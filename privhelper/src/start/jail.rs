@@ -64,7 +64,7 @@ impl Directory {
         if file::status(&again)?.id == file::status(&self.descriptor)?.id {
             Ok(again)
         } else {
-            Err(Errno::STALE.into())
+            Err(SysError::of(Errno::STALE))
         }
     }
 

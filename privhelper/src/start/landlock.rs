@@ -32,7 +32,7 @@ pub fn confine(process: Process, pool: Option<&OwnedFd>) -> Result<(), Refusal> 
     match landlock::version() {
         Ok(version) if version >= 2 => {
             let confined = restrict(pool, version);
-            Ok(confined.map_err(|error| format!("cannot confine the {process:?} by Landlock: {error}"))?)
+            confined.map_err(|error| format!("cannot confine the {process:?} by Landlock: {error}").into())
         }
         // Version 1 forbids all moves from one directory to another.
         _ => {

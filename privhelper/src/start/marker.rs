@@ -110,7 +110,7 @@ pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, Refusal>
             Err(Why::InUse
                 .because(format!("{path} is served by another helper; stop it first, and its socket before it")))
         }
-        marker => Ok(marker.map_err(|error| format!("cannot lock {path}/{MARKER}: {error}"))?),
+        marker => marker.map_err(|error| format!("cannot lock {path}/{MARKER}: {error}").into()),
     }
 }
 

@@ -41,7 +41,7 @@ pub fn take(config: &Config) -> Result<(Listener, ServiceManager), Refusal> {
     let listener = match (passed, &config.socket) {
         (Some(passed), _) => Listener::Passed(passed),
         (None, Some(path)) => {
-            let directory = path.parent().ok_or(Errno::INVAL.into()).and_then(directory::open);
+            let directory = path.parent().ok_or(SysError::of(Errno::INVAL)).and_then(directory::open);
             let directory = directory.map_err(|error| cannot_create(path, error))?;
             let lock = take_lock(path, &directory)?;
             Listener::Own(path.clone(), directory, lock)
@@ -63,7 +63,7 @@ impl Listener {
         let (socket, lock) = match self {
             Self::Passed(socket) => (socket, None),
             Self::Own(path, directory, lock) => {
-                let name = path.file_name().and_then(|name| name.to_str()).ok_or(SysError::from(Errno::INVAL));
+                let name = path.file_name().and_then(|name| name.to_str()).ok_or(SysError::of(Errno::INVAL));
                 let socket = name
                     .and_then(|name| socket::listen(&directory, name, SocketType::SEQPACKET, Some(config.allowed_uid)));
                 (socket.map_err(|error| cannot_create(&path, error))?, Some(lock))
@@ -105,7 +105,7 @@ fn take_lock(socket: &Path, directory: &OwnedFd) -> Result<OwnedFd, Refusal> {
             "another helper listens on {}; stop it first, or give this one another --socket",
             shown(socket)
         ))),
-        lock => Ok(lock.map_err(|error| format!("cannot lock {}.lock: {error}", shown(socket)))?),
+        lock => lock.map_err(|error| format!("cannot lock {}.lock: {error}", shown(socket)).into()),
     }
 }
 

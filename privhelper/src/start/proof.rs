@@ -81,7 +81,7 @@ fn take_away(inside: &OwnedFd) -> SysResult<()> {
             })?;
         }
         if !is_trial {
-            return Err(Errno::EXIST.into());
+            return Err(SysError::of(Errno::EXIST));
         }
         drop(entry);
         unmount(inside)?;

@@ -157,7 +157,7 @@ fn missing(host: &Host, pools: &mut [Candidate<SplitPool>], waiting: Vec<OwnedFd
         if let Err(refusal) = &pool.state {
             let condition = refusal.to_string();
             let (name, directory) = (&pool.config.name, &pool.config.directory);
-            log::error!("a pool is not served pool={name} condition={condition:?}");
+            log::error!("a pool is not served pool={name} kind={:?} condition={condition:?}", refusal.why);
             missing.pools.push((directory.clone(), host.way_to(directory)));
         }
     }

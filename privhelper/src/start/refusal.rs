@@ -5,7 +5,7 @@ use std::fmt;
 /// What is wrong, as far as it makes a difference to what an administrator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// A system call failed.
+    /// A system call failed, or anything else that none of the others is about.
     Call,
     /// The configuration, or what the service manager passes, is not enough or too much.
     Configuration,

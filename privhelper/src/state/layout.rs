@@ -20,7 +20,7 @@ use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 use crate::sys::capability::raise;
 use crate::sys::file::Status;
 use crate::sys::quota::ProjectId;
-use crate::sys::{Called, Errno, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
 
 /// The marker file of a pool.
 pub const MARKER: &str = ".bulkhead";
@@ -192,7 +192,7 @@ pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
 
 /// Records in a volume's directory what the volume is a copy of.
 pub fn write_origin(volume: impl AsFd, origin: &Origin) -> SysResult<()> {
-    let value = bulkhead_protocol::encode(origin).map_err(|_| Errno::INVAL)?;
+    let value = bulkhead_protocol::encode(origin).map_err(|_| SysError::of(Errno::INVAL))?;
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     rustix::fs::fsetxattr(volume, ORIGIN_ATTRIBUTE, &value, XattrFlags::empty()).by("fsetxattr")
 }
@@ -208,7 +208,7 @@ pub fn read_origin(volume: impl AsFd) -> SysResult<Option<Origin>> {
         length => {
             let origin = buffer.get(..length.by("fgetxattr")?);
             let origin = origin.and_then(|bytes| bulkhead_protocol::decode(bytes).ok());
-            Ok(Some(origin.ok_or(Errno::BADMSG)?))
+            Ok(Some(origin.ok_or(SysError::of(Errno::BADMSG))?))
         }
     }
 }
@@ -227,7 +227,7 @@ impl Record {
     pub fn read(volume: impl AsFd) -> SysResult<Self> {
         let mut buffer = [0_u8; 256];
         let length = rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..]).by("fgetxattr")?;
-        Ok(buffer.get(..length).and_then(Self::decode).ok_or(Errno::BADMSG)?)
+        buffer.get(..length).and_then(Self::decode).ok_or(SysError::of(Errno::BADMSG))
     }
 
     /// Writes the record to a volume's directory.
@@ -246,7 +246,7 @@ impl Record {
 
     fn encode(&self) -> SysResult<Vec<u8>> {
         let mut bytes = vec![if self.unused { UNUSED } else { USED }];
-        bytes.extend(bulkhead_protocol::encode(&self.spec).map_err(|_| Errno::INVAL)?);
+        bytes.extend(bulkhead_protocol::encode(&self.spec).map_err(|_| SysError::of(Errno::INVAL))?);
         Ok(bytes)
     }
 

@@ -171,7 +171,7 @@ impl Loops {
         {
             let mut stock = lock(&self.stock);
             if self.silent.contains(label(volume)) || stock.spent.len().saturating_sub(stock.found) > MOST_SPENT {
-                return Err(Errno::BUSY.into());
+                return Err(SysError::of(Errno::BUSY));
             }
             stock.wanted = READY;
         }
@@ -239,7 +239,7 @@ impl Loops {
                 }
             }
         }
-        Err(Errno::NODEV.into())
+        Err(SysError::of(Errno::NODEV))
     }
 
     /// Makes a device with the next number.
@@ -253,7 +253,7 @@ impl Loops {
                 made => return made.map(|()| number),
             }
         }
-        Err(Errno::NODEV.into())
+        Err(SysError::of(Errno::NODEV))
     }
 
     /// Detaches a device that is bound to an image. Returns the device as it is now if somebody else has it open, so that
@@ -355,7 +355,7 @@ impl Loops {
     pub fn refresh(&self, number: u32, image: FileId) -> SysResult<()> {
         let device = self.open_existing(number)?;
         if loopdevice::binding(&device)?.image != image {
-            return Err(Errno::NXIO.into());
+            return Err(SysError::of(Errno::NXIO));
         }
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         loopdevice::refresh_capacity(device)

@@ -141,8 +141,7 @@ pub fn wrong_kind(id: &VolumeId, wanted: Kind) -> Error {
 }
 
 /// An error for a failed system call: the operation, its object, the cause.
-pub fn failed(operation: &str, object: impl Display, error: impl Into<SysError>) -> Error {
-    let error = error.into();
+pub fn failed(operation: &str, object: impl Display, error: SysError) -> Error {
     let kind = match error.errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrorKind::NoSpace,
         Errno::BUSY => ErrorKind::Busy,
@@ -157,7 +156,7 @@ pub fn failed(operation: &str, object: impl Display, error: impl Into<SysError>)
 /// # Errors
 /// `BUSY` when it is held for two seconds.
 pub fn lock_in_time<T>(mutex: &Mutex<T>) -> SysResult<MutexGuard<'_, T>> {
-    with_patience(Errno::BUSY, || mutex.try_lock().map_err(|_| Errno::BUSY.into()))
+    with_patience(Errno::BUSY, || mutex.try_lock().map_err(|_| SysError::of(Errno::BUSY)))
 }
 
 /// Locks a mutex. A thread that panics while it holds one ends the process, so there is nothing to recover from.

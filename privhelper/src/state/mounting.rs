@@ -112,7 +112,8 @@ fn ask(mounter: &OwnedFd, number: u32) -> SysResult<OwnedFd> {
                 };
             }
             Err(SysError { errno: Errno::INTR, .. }) => {}
-            outcome => end(&format!("it does not answer outcome={outcome:?}")),
+            Err(error) => end(&format!("it does not answer error={error}")),
+            Ok(outcome) => end(&format!("it does not answer outcome={outcome:?}")),
         }
     }
 }

@@ -116,7 +116,7 @@ impl PublishDirectory {
         let mut names = path.split_last().0.split('/').filter(|name| !name.is_empty());
         loop {
             if file::is_open_to_others(&file::status(&directory)?) {
-                return Err(Errno::PERM.into());
+                return Err(SysError::of(Errno::PERM));
             }
             let Some(name) = names.next() else { return Ok(directory) };
             shown.push('/');

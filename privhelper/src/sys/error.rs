@@ -1,5 +1,6 @@
 //! Errors of system calls.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use rustix::io::Errno;
@@ -9,13 +10,15 @@ use rustix::io::Errno;
 pub struct Error {
     /// What the kernel said.
     pub errno: Errno,
-    /// The call, and the name that it was given, if any. Empty where this program has found the fault itself.
-    call: String,
+    /// The call, and the name that it was given, if any: never one that is another when the call is repeated, or what
+    /// is said of a failure that goes on would never be the same twice. Empty where this program has found the fault itself.
+    call: Cow<'static, str>,
 }
 
-impl From<Errno> for Error {
-    fn from(errno: Errno) -> Self {
-        Self { errno, call: String::new() }
+impl Error {
+    /// An error that this program has found: no call has failed.
+    pub fn of(errno: Errno) -> Self {
+        Self { errno, call: Cow::Borrowed("") }
     }
 }
 
@@ -29,7 +32,9 @@ impl PartialEq for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.call.is_empty() { write!(out, "{}", self.errno) } else { write!(out, "{}: {}", self.call, self.errno) }
+        // What matters more comes first: a long message loses its end.
+        let from = if self.call.is_empty() { "" } else { " from " };
+        write!(out, "{}{from}{}", self.errno, self.call)
     }
 }
 
@@ -41,18 +46,18 @@ pub fn failed_with<T>(result: &Result<T, Error>, errno: Errno) -> bool {
 /// Adds to an error which call has failed.
 pub trait Called<T>: Sized {
     /// It was given descriptors and numbers only, or a name that the caller has given.
-    fn by(self, call: &str) -> Result<T, Error>;
+    fn by(self, call: &'static str) -> Result<T, Error>;
     /// It was given this name or value as well.
     fn by_with(self, call: &str, argument: impl fmt::Debug) -> Result<T, Error>;
 }
 
 impl<T> Called<T> for Result<T, Errno> {
-    fn by(self, call: &str) -> Result<T, Error> {
-        self.map_err(|errno| Error { errno, call: call.to_owned() })
+    fn by(self, call: &'static str) -> Result<T, Error> {
+        self.map_err(|errno| Error { errno, call: Cow::Borrowed(call) })
     }
 
     fn by_with(self, call: &str, argument: impl fmt::Debug) -> Result<T, Error> {
-        self.map_err(|errno| Error { errno, call: format!("{call}({argument:?})") })
+        self.map_err(|errno| Error { errno, call: Cow::Owned(format!("{call}({argument:?})")) })
     }
 }
 
@@ -68,11 +73,11 @@ mod tests {
         let root = file::open_at_start("/", OFlags::PATH).expect("the root directory");
         let error = file::open_entry(&root, "a\nb").expect_err("there is none");
         assert_eq!(error.errno, Errno::NOENT);
-        assert_eq!(error.to_string(), r#"openat2("a\nb"): No such file or directory (os error 2)"#);
+        assert_eq!(error.to_string(), r#"No such file or directory (os error 2) from openat2("a\nb")"#);
         let error = file::sync(&root).expect_err("it is open for path resolution only");
-        assert_eq!(error.to_string(), "fsync: Bad file descriptor (os error 9)");
+        assert_eq!(error.to_string(), "Bad file descriptor (os error 9) from fsync");
         let error = file::make_directory(&root, "proc", Mode::RWXU).expect_err("there is one");
-        assert_eq!(error.to_string(), r#"mkdirat("proc"): File exists (os error 17)"#);
-        assert_eq!(Error::from(Errno::BADMSG).to_string(), "Bad message (os error 74)");
+        assert_eq!(error.to_string(), r#"File exists (os error 17) from mkdirat("proc")"#);
+        assert_eq!(Error::of(Errno::BADMSG).to_string(), "Bad message (os error 74)");
     }
 }

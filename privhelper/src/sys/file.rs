@@ -75,7 +75,7 @@ pub fn is_open_to_others(status: &Status) -> bool {
 /// here.
 #[expect(clippy::disallowed_methods, reason = "the administrator's own paths may lead over links")]
 pub fn open_at_start(path: impl Name, flags: OFlags) -> Result<OwnedFd> {
-    rustix::fs::openat(rustix::fs::CWD, path, flags | OFlags::CLOEXEC, Mode::empty()).by("openat")
+    rustix::fs::openat(rustix::fs::CWD, path, flags | OFlags::CLOEXEC, Mode::empty()).by_with("openat", path)
 }
 
 /// Opens the directory `path` below `root` for path resolution, without leaving the mount of `root`. An empty path
@@ -143,14 +143,17 @@ pub fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr) -> Result<()>)
 
 /// The status of an open file.
 pub fn status(file: impl AsFd) -> Result<Status> {
-    status_at(file, "")
+    statx(file, "").by("statx")
 }
 
 /// The status of the entry `name` of `parent`, without opening it; an empty name means `parent` itself.
 pub fn status_at(parent: impl AsFd, name: impl Name) -> Result<Status> {
+    statx(parent, name).by_with("statx", name)
+}
+
+fn statx(parent: impl AsFd, name: impl Name) -> std::result::Result<Status, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID);
-    let found = found.by_with("statx", name)?;
+    let found = rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
     Ok(Status {
         id: FileId { device: (found.stx_dev_major, found.stx_dev_minor), inode: found.stx_ino },
         file_type: FileType::from_raw_mode(found.stx_mode.into()),
@@ -181,7 +184,7 @@ pub fn remove_directory(parent: impl AsFd, name: impl Name) -> Result<()> {
 
 /// Renames an entry, never replacing an existing one.
 pub fn rename_new(from: impl AsFd, old: impl Name, to: impl AsFd, new: &str) -> Result<()> {
-    rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE).by_with("renameat2", (old, new))
+    rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE).by_with("renameat2", old)
 }
 
 /// Returns whether an open file holds anything but zeros that were never written (lseek(2), `SEEK_DATA`).
@@ -196,7 +199,7 @@ pub fn holds_data(file: impl AsFd) -> Result<bool> {
 pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> Result<()> {
     while !bytes.is_empty() {
         let written = rustix::io::pwrite(&file, bytes, offset).by("pwrite")?;
-        bytes = bytes.get(written..).filter(|_| written > 0).ok_or(Errno::IO)?;
+        bytes = bytes.get(written..).filter(|_| written > 0).ok_or(Error::of(Errno::IO))?;
         offset = offset.saturating_add(written as u64);
     }
     Ok(())
@@ -228,7 +231,7 @@ pub fn read_up_to(file: impl AsFd, limit: usize) -> Result<Vec<u8>> {
             length => content.extend(part.iter().take(length)),
         }
     }
-    Err(Errno::FBIG.into())
+    Err(Error::of(Errno::FBIG))
 }
 
 /// The project id and the flags of an open file (`FS_IOC_FSGETXATTR`, ioctl_xfs_fsgetxattr(2)).
@@ -253,7 +256,7 @@ pub fn set_copy_unit(image: impl AsFd) -> Result<()> {
     let found = attributes(&image)?;
     // It must be a multiple of the length of a block, which may be greater (Linux 6.12, or a processor with large pages).
     let unit = COPY_UNIT.max(rustix::fs::fstatvfs(&image).by("fstatfs")?.f_frsize);
-    let fsx_cowextsize = u32::try_from(unit).map_err(|_| Errno::INVAL)?;
+    let fsx_cowextsize = u32::try_from(unit).map_err(|_| Error::of(Errno::INVAL))?;
     let wanted = fsxattr { fsx_xflags: found.fsx_xflags | FS_XFLAG_COWEXTSIZE, fsx_cowextsize, ..found };
     let is_set = (found.fsx_xflags, found.fsx_cowextsize) == (wanted.fsx_xflags, wanted.fsx_cowextsize);
     if is_set { Ok(()) } else { set_attributes(image, wanted) }
@@ -301,7 +304,7 @@ pub fn attributes_at(parent: impl AsFd, name: &CStr, call: libc::c_long, raw: &m
     // SAFETY: the kernel reads the NUL-terminated name, and reads or writes at most `size` bytes of `raw`; both outlive
     // the call.
     let returned = unsafe { libc::syscall(call, raw_fd(&parent), name.as_ptr(), &raw mut *raw, size, at) };
-    checked(returned, "file_getattr or file_setattr")
+    checked(returned, if call == FILE_GETATTR { "file_getattr" } else { "file_setattr" })
 }
 
 /// The system call numbers of file_getattr(2) and file_setattr(2), the same on every architecture.

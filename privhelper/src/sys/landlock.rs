@@ -9,7 +9,7 @@ use linux_raw_sys::landlock::{
 use nix::libc;
 
 use super::file::raw_fd;
-use super::{Errno, Result, checked, value};
+use super::{Errno, Error, Result, checked, value};
 
 /// The version of Landlock that the kernel has.
 pub fn version() -> Result<i64> {
@@ -26,7 +26,7 @@ pub fn forbid(handled: &Handled) -> Result<OwnedFd> {
     // SAFETY: the kernel reads `size` bytes of `handled`, which outlives the call.
     let made = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::from_ref(handled), size, 0_u32) };
     let made = value(made, "landlock_create_ruleset")?;
-    let number = i32::try_from(made).map_err(|_| Errno::BADF)?;
+    let number = i32::try_from(made).map_err(|_| Error::of(Errno::BADF))?;
     // SAFETY: the kernel has just created this descriptor for the caller, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

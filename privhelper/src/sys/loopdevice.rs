@@ -9,7 +9,7 @@ use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::file::{FileId, Request, raw_fd};
-use super::{Called, Result, checked};
+use super::{Called, Error, Result, checked};
 
 /// Block major number of loop devices (devices.txt).
 pub const MAJOR: u32 = 7;
@@ -67,7 +67,7 @@ pub fn configure(device: impl AsFd, image: impl AsFd, how: Configuration<'_>) ->
     for (to, from) in info.lo_file_name.iter_mut().take(63).zip(how.label.bytes()) {
         *to = from;
     }
-    let fd = u32::try_from(raw_fd(&image)).map_err(|_| super::Errno::BADF)?;
+    let fd = u32::try_from(raw_fd(&image)).map_err(|_| Error::of(super::Errno::BADF))?;
     let config = raw::loop_config { fd, block_size: how.block_size, info, __reserved: [0; 8] };
     // SAFETY: the kernel reads one `struct loop_config` from `config`, which outlives the call, as does the image's fd.
     let returned = unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CONFIGURE as Request, &raw const config) };

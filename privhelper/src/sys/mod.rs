@@ -23,12 +23,12 @@ pub use rustix::io::Errno;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The result of a raw system call or ioctl that reports failure as -1 and errno.
-fn checked(returned: impl Into<i64>, call: &str) -> Result<()> {
+fn checked(returned: impl Into<i64>, call: &'static str) -> Result<()> {
     value(returned, call).map(drop)
 }
 
 /// The value that a raw system call returned.
-fn value(returned: impl Into<i64>, call: &str) -> Result<i64> {
+fn value(returned: impl Into<i64>, call: &'static str) -> Result<i64> {
     match returned.into() {
         value if value >= 0 => Ok(value),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)).by(call),
@@ -43,5 +43,5 @@ pub fn with_patience<T>(passing: Errno, mut call: impl FnMut() -> Result<T>) -> 
             result => return result,
         }
     }
-    Err(passing.into())
+    call()
 }

@@ -18,7 +18,7 @@ use rustix::mount::{
 };
 
 use super::file::raw_fd;
-use super::{Called, Errno, Result, checked};
+use super::{Called, Errno, Error, Result, checked};
 
 /// How a single mount is cloned: without those below it.
 pub const CLONE_ONE: OpenTreeFlags =
@@ -70,24 +70,21 @@ pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
 /// The mount table shows `source` as what it was mounted from.
 pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<OwnedFd> {
     let options = [("source", source), ("size", size), ("nr_inodes", inodes), ("mode", mode)];
-    make("tmpfs", &options, &[], MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC)
+    let options = options.map(|(option, value)| (option, Some(value)));
+    make("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC)
 }
 
-/// A detached mount of a filesystem with options that have values, and with some that have none.
-pub(super) fn make(
-    filesystem: &str,
-    options: &[(&str, &str)],
-    switches: &[&str],
-    flags: MountAttrFlags,
-) -> Result<OwnedFd> {
+/// A detached mount of a filesystem with these options, some of which have values.
+pub(super) fn make(filesystem: &str, options: &[(&str, Option<&str>)], flags: MountAttrFlags) -> Result<OwnedFd> {
     let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
     for (option, value) in options {
-        fsconfig_set_string(context.as_fd(), *option, *value).by_with("fsconfig", option)?;
+        let set = match value {
+            Some(value) => fsconfig_set_string(context.as_fd(), *option, *value),
+            None => fsconfig_set_flag(context.as_fd(), *option),
+        };
+        set.by_with("fsconfig", option)?;
     }
-    for option in switches {
-        fsconfig_set_flag(context.as_fd(), *option).by_with("fsconfig", option)?;
-    }
-    fsconfig_create(context.as_fd()).by("fsconfig")?;
+    fsconfig_create(context.as_fd()).by("FSCONFIG_CMD_CREATE")?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).by("fsmount")
 }
 
@@ -115,7 +112,7 @@ pub fn detach_private(path: &str) -> Result<()> {
 pub fn unique_id(parent: impl AsFd, name: &str) -> Result<Option<NonZeroU64>> {
     let unique = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(parent, name, flags, unique).by_with("statx", name)?;
+    let found = rustix::fs::statx(parent, name, flags, unique).by("statx")?;
     Ok(NonZeroU64::new(found.stx_mnt_id).filter(|_| found.stx_mask & STATX_MNT_ID_UNIQUE != 0))
 }
 
@@ -131,9 +128,10 @@ pub fn root_of(unique_id: NonZeroU64) -> Result<PathBuf> {
     let mut found = [0; STATMOUNT_ROOM];
     stat_mount(unique_id, STATMOUNT_MNT_ROOT, &mut found)?;
     let begin = found.get(offset_of!(statmount, mnt_root)..).and_then(|field| field.first_chunk());
-    let begin = usize::try_from(u32::from_ne_bytes(*begin.ok_or(Errno::BADMSG)?)).map_err(|_| Errno::BADMSG)?;
+    let begin = usize::try_from(u32::from_ne_bytes(*begin.ok_or(Error::of(Errno::BADMSG))?))
+        .map_err(|_| Error::of(Errno::BADMSG))?;
     let text = found.get(size_of::<statmount>().saturating_add(begin)..).unwrap_or_default();
-    let text = CStr::from_bytes_until_nul(text).map_err(|_| Errno::BADMSG)?;
+    let text = CStr::from_bytes_until_nul(text).map_err(|_| Error::of(Errno::BADMSG))?;
     Ok(OsString::from_vec(text.to_bytes().to_owned()).into())
 }
 
@@ -141,7 +139,7 @@ pub fn root_of(unique_id: NonZeroU64) -> Result<PathBuf> {
 pub const STATMOUNT_ROOM: usize = 8 << 10;
 
 fn stat_mount(unique_id: NonZeroU64, what: u32, found: &mut [u8]) -> Result<()> {
-    let size = u32::try_from(size_of::<mnt_id_req>()).map_err(|_| Errno::INVAL)?;
+    let size = u32::try_from(size_of::<mnt_id_req>()).map_err(|_| Error::of(Errno::INVAL))?;
     let wanted = mnt_id_req { size, spare: 0, mnt_id: unique_id.get(), param: what.into(), mnt_ns_id: 0 };
     // SAFETY: the kernel reads `size` bytes of `wanted`, and writes at most as many bytes to `found` as it has; both
     // outlive the call.

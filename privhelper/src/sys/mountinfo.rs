@@ -15,7 +15,7 @@ use bulkhead_protocol::MountFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
-use super::{Called, Errno, Result, file};
+use super::{Called, Errno, Error, Result, file};
 
 /// An open table. Reading it goes from its beginning to its end, so one thread reads at a time.
 #[derive(Debug)]
@@ -90,14 +90,14 @@ impl MountTable {
             unread.extend_from_slice(part.get(..length).unwrap_or_default());
             let Some(end) = end else {
                 if length == 0 {
-                    return if unread.is_empty() { Ok(()) } else { Err(Errno::BADMSG.into()) };
+                    return if unread.is_empty() { Ok(()) } else { Err(Error::of(Errno::BADMSG)) };
                 }
                 shorten(&mut unread)?;
                 continue;
             };
             let rest = unread.split_off(before.saturating_add(end).saturating_add(1));
             for line in unread.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                mount.read(line).ok_or(Errno::BADMSG)?;
+                mount.read(line).ok_or(Error::of(Errno::BADMSG))?;
                 if visit(&mount).is_break() {
                     return Ok(());
                 }
@@ -111,7 +111,7 @@ impl MountTable {
     pub fn wait(&self, also: &[OwnedFd], limit: Duration) -> Result<bool> {
         let mut polled = vec![PollFd::new(&self.0, PollFlags::PRI)];
         polled.extend(also.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::RDHUP)));
-        let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
+        let limit = Timespec::try_from(limit).map_err(|_| Error::of(Errno::INVAL))?;
         rustix::event::poll(&mut polled, Some(&limit)).by("poll")?;
         Ok(polled.iter().skip(1).any(|descriptor| !descriptor.revents().is_empty()))
     }
@@ -176,7 +176,7 @@ impl Mount {
 fn shorten(line: &mut Vec<u8>) -> Result<()> {
     if line.len() > LONGEST {
         let mut left_out = line.drain(LONGEST / 4..LONGEST / 4 * 3);
-        return if left_out.any(|byte| byte == b' ') { Err(Errno::BADMSG.into()) } else { Ok(()) };
+        return if left_out.any(|byte| byte == b' ') { Err(Error::of(Errno::BADMSG)) } else { Ok(()) };
     }
     Ok(())
 }
@@ -311,7 +311,7 @@ mod tests {
     fn a_table_with_a_line_that_is_not_understood_is_refused() {
         let type_begins = LINE.find("ext3").expect("a type");
         for length in 1..type_begins {
-            assert_eq!(points(&format!("{LINE}\n{}\n", &LINE[..length])), Err(Errno::BADMSG.into()), "{length}");
+            assert_eq!(points(&format!("{LINE}\n{}\n", &LINE[..length])), Err(Error::of(Errno::BADMSG)), "{length}");
         }
         assert_eq!(points(LINE), Ok(vec!["/mnt/a b".to_owned()]));
         assert_eq!(points(""), Ok(Vec::new()));

@@ -4,7 +4,7 @@ use nix::libc;
 use nix::sched::CloneFlags;
 use nix::unistd::ForkResult;
 
-use super::{Called, Errno, Result, checked};
+use super::{Called, Errno, Error, Result, checked};
 
 /// Moves the process to its own mount namespace and empty network namespace. It must be single-threaded.
 pub fn own_namespaces() -> Result<()> {
@@ -32,9 +32,10 @@ pub fn fork() -> Result<bool> {
     match unsafe { nix::unistd::fork() } {
         Ok(ForkResult::Parent { .. }) => Ok(false),
         Ok(ForkResult::Child) => {
-            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).by("prctl")?;
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+                .by("PR_SET_PDEATHSIG")?;
             // The parent may have died before the signal was requested.
-            if rustix::process::getppid() == Some(parent) { Ok(true) } else { Err(Errno::SRCH.into()) }
+            if rustix::process::getppid() == Some(parent) { Ok(true) } else { Err(Error::of(Errno::SRCH)) }
         }
         Err(errno) => Err(Errno::from_raw_os_error(errno as i32)).by("clone"),
     }
@@ -46,11 +47,11 @@ pub fn fork() -> Result<bool> {
 pub fn become_user(user: u32) -> Result<()> {
     use rustix::process::{Gid, Uid};
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    rustix::thread::set_keep_capabilities(true).by("prctl")?;
+    rustix::thread::set_keep_capabilities(true).by("PR_SET_KEEPCAPS")?;
     rustix::thread::set_thread_groups(&[]).by("setgroups")?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).by("setresgid")?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).by("setresuid")?;
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).by("prctl")
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).by("PR_SET_PDEATHSIG")
 }
 
 /// A random number.
@@ -64,7 +65,7 @@ pub fn random() -> Result<u32> {
 pub fn allow_descriptors(number: u64) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < number) {
-        return Err(Errno::PERM.into());
+        return Err(Error::of(Errno::PERM));
     }
     let raised = rustix::process::Rlimit { current: Some(number), ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).by("setrlimit")

@@ -43,13 +43,16 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).by("socketpair")
 }
 
+fn unconnected(socket_type: SocketType) -> Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, socket_type, SocketFlags::CLOEXEC, None).by("socket")
+}
+
 /// A datagram socket connected to a name in the file system, or to an abstract one if it begins with `@`.
 pub fn connect_datagram(path: &str) -> Result<OwnedFd> {
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).by("socket")?;
+    let socket = unconnected(SocketType::DGRAM)?;
     let address = match path.strip_prefix('@') {
-        Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-        None => SocketAddrUnix::new(path)?,
+        Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(Error::of)?,
+        None => SocketAddrUnix::new(path).map_err(Error::of)?,
     };
     rustix::net::connect(&socket, &address).by("connect")?;
     Ok(socket)
@@ -63,17 +66,17 @@ pub fn connect_datagram(path: &str) -> Result<OwnedFd> {
 /// have a working directory of its own.
 pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: Option<u32>) -> Result<OwnedFd> {
     if file::status_at(directory, name).is_ok_and(|status| status.file_type != FileType::Socket) {
-        return Err(Errno::EXIST.into());
+        return Err(Error::of(Errno::EXIST));
     }
     let hidden = format!(".{name}");
     match file::remove(directory, &*hidden) {
         Ok(()) | Err(Error { errno: Errno::NOENT, .. }) => {}
         Err(error) => return Err(error),
     }
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, socket_type, SocketFlags::CLOEXEC, None).by("socket")?;
+    let socket = unconnected(socket_type)?;
     // The directory entry gets the mode that the socket has when it is bound.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).by("fchmod")?;
-    let address = SocketAddrUnix::new(&*hidden)?;
+    let address = SocketAddrUnix::new(&*hidden).map_err(Error::of)?;
     super::mount::in_directory(directory.as_fd(), || rustix::net::bind(&socket, &address).by_with("bind", &hidden))?;
     if let Some(uid) = owner {
         let uid = Some(rustix::fs::Uid::from_raw(uid));
@@ -81,15 +84,14 @@ pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: O
     }
     rustix::net::listen(&socket, 128).by("listen")?;
     let renamed = rustix::fs::renameat_with(directory, &*hidden, directory, name, RenameFlags::empty());
-    renamed.by_with("renameat2", (&hidden, name)).map(|()| socket)
+    renamed.by_with("renameat2", &hidden).map(|()| socket)
 }
 
 /// An unconnected socket with an abstract name, which no other socket of the network namespace can have; `ADDRINUSE` if
 /// one still has it after two seconds.
 pub fn take_name(name: &str) -> Result<OwnedFd> {
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).by("socket")?;
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let socket = unconnected(SocketType::STREAM)?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(Error::of)?;
     with_patience(Errno::ADDRINUSE, || rustix::net::bind(&socket, &address).by("bind"))?;
     Ok(socket)
 }
@@ -98,7 +100,7 @@ pub fn take_name(name: &str) -> Result<OwnedFd> {
 pub fn refuse_descriptors(listener: impl AsFd) -> Result<()> {
     const SO_PASSRIGHTS: i32 = 83;
     let (level, off) = (libc::SOL_SOCKET, 0_i32);
-    let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Errno::OVERFLOW)?;
+    let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Error::of(Errno::OVERFLOW))?;
     // SAFETY: the kernel reads `length` bytes, one `int`, from `off`, which outlives the call.
     let returned =
         unsafe { libc::setsockopt(raw_fd(&listener), level, SO_PASSRIGHTS, (&raw const off).cast(), length) };
@@ -132,7 +134,7 @@ pub fn is_packet_listener(socket: impl AsFd) -> bool {
 /// Who is at the other end.
 pub fn peer(connection: impl AsFd) -> Result<Peer> {
     let mut raw = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(|_| Errno::OVERFLOW)?;
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(|_| Error::of(Errno::OVERFLOW))?;
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: the kernel writes at most `length` bytes, one `struct ucred`, to `raw`, and updates `length`; both
     // outlive the call. rustix would turn the pid into a NonZero, but it is 0 for a peer in another pid namespace.
@@ -147,7 +149,7 @@ pub fn peer(connection: impl AsFd) -> Result<Peer> {
 pub fn peer_process(connection: impl AsFd) -> Result<OwnedFd> {
     let (level, option) = (libc::SOL_SOCKET, SO_PEERPIDFD as libc::c_int);
     let mut number: libc::c_int = -1;
-    let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(|_| Errno::OVERFLOW)?;
+    let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(|_| Error::of(Errno::OVERFLOW))?;
     let value = (&raw mut number).cast();
     // SAFETY: the kernel writes at most `length` bytes, one `int`, to `number`, which outlives the call.
     checked(unsafe { libc::getsockopt(raw_fd(&connection), level, option, value, &raw mut length) }, "SO_PEERPIDFD")?;
@@ -224,7 +226,7 @@ pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>
     if let Some(descriptors) = &descriptors
         && !control.push(SendAncillaryMessage::ScmRights(descriptors))
     {
-        return Err(Errno::NOBUFS.into());
+        return Err(Error::of(Errno::NOBUFS));
     }
     rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL).map(drop).by("sendmsg")
 }

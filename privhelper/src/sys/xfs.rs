@@ -38,7 +38,7 @@ struct Growth {
 /// Mounts the filesystem on a device, and attaches the mount to nothing. All filesystems that were made from one
 /// template have one uuid.
 pub fn mount(device: &str) -> Result<OwnedFd> {
-    mount::make("xfs", &[("source", device)], &["nouuid"], FLAGS)
+    mount::make("xfs", &[("source", Some(device)), ("nouuid", None)], FLAGS)
 }
 
 /// Returns whether something that claims to be such a mount, of the filesystem on loop device `number`, is one.

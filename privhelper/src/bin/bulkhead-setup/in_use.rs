@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bulkhead_privhelper::layout::IMAGE;
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::mountinfo::MountTable;
-use bulkhead_privhelper::{SysError, file};
+use bulkhead_privhelper::{Called, SysError, file};
 use bulkhead_protocol::VolumeId;
 use rustix::io::Errno;
 
@@ -30,7 +30,7 @@ pub fn first(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<Str
 fn mounted(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<(VolumeId, PathBuf)>, SysError> {
     let (status, mut table) = (file::status(pool)?, MountTable::open()?);
     let path = std::fs::read_link(format!("/proc/self/fd/{}", pool.as_raw_fd()));
-    let path = path.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let path = path.map_err(errno).by("readlink")?;
     let mut inner = None;
     table.each(|mount| {
         if mount.id == status.mount_id {
@@ -38,7 +38,7 @@ fn mounted(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<(Volu
         }
         ControlFlow::Continue(())
     })?;
-    let inner = inner.ok_or(Errno::NOENT)?;
+    let inner = inner.ok_or(SysError::of(Errno::NOENT))?;
     let mut found = None;
     table.each(|mount| {
         let below = mount.root.strip_prefix(&inner).ok().filter(|_| mount.device == status.id.device);
@@ -58,13 +58,12 @@ fn mounted(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<(Volu
 /// helper's own root, and is lost when a helper ends.
 #[expect(clippy::disallowed_methods, reason = "sysfs is the kernel's, and is read by path")]
 fn attached(devices: &Path, volumes: &BTreeSet<&VolumeId>) -> Result<Option<String>, SysError> {
-    let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    for device in std::fs::read_dir(devices).map_err(errno)? {
-        let device = device.map_err(errno)?;
+    for device in std::fs::read_dir(devices).map_err(errno).by("getdents64")? {
+        let device = device.map_err(errno).by("getdents64")?;
         let backing = match std::fs::read_to_string(device.path().join("loop/backing_file")).map_err(errno) {
             // It is no loop device, or it is not bound, or not any more.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::NXIO) => continue,
-            backing => backing?,
+            backing => backing.by("read")?,
         };
         if let Some(id) = volume_of(Path::new(backing.trim_end().trim_end_matches(" (deleted)")))
             && volumes.contains(&id)
@@ -73,6 +72,10 @@ fn attached(devices: &Path, volumes: &BTreeSet<&VolumeId>) -> Result<Option<Stri
         }
     }
     Ok(None)
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// The volume of which an image is, by its path.

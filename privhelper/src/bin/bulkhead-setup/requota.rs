@@ -13,7 +13,7 @@ use bulkhead_privhelper::layout::{self, Entry, MARKER, Record};
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
 use bulkhead_privhelper::start::{host, marker};
-use bulkhead_privhelper::{SysError, file, limits};
+use bulkhead_privhelper::{Called, SysError, file, limits};
 use bulkhead_protocol::{VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -194,7 +194,7 @@ impl Pool {
 
     /// Returns how many entries a volume may turn out to have. While it is used, it may get more without end.
     fn most_entries(&self) -> Result<u64, SysError> {
-        let found = rustix::fs::fstatvfs(&self.directory)?;
+        let found = rustix::fs::fstatvfs(&self.directory).by("fstatfs")?;
         let inodes = found.f_files.saturating_sub(found.f_ffree);
         Ok(if self.while_in_use { inodes.saturating_mul(4).saturating_add(MORE_ENTRIES) } else { u64::MAX })
     }
@@ -216,7 +216,7 @@ impl Pool {
             }
             moved = moved.saturating_add(std::mem::take(&mut walk.found).moved);
         }
-        Err(Errno::AGAIN.into())
+        Err(SysError::of(Errno::AGAIN))
     }
 
     /// A project of the range that no volume has, and to which nothing is charged.

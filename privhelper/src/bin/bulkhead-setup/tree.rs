@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use bulkhead_privhelper::SysError;
 use bulkhead_privhelper::file::{self, FILE_GETATTR, FILE_SETATTR, FileId, PROJECT_INHERIT};
+use bulkhead_privhelper::{Called, SysError};
 use linux_raw_sys::general::file_attr;
 use rustix::fs::{FileType, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
@@ -83,7 +83,7 @@ impl Walk<'_> {
         loop {
             if let Some((child, next)) = self.read(&current, from, above.len() < DEEPEST)? {
                 if !met.insert(file::status(&child)?.id.inode) {
-                    return Err(Errno::AGAIN.into());
+                    return Err(SysError::of(Errno::AGAIN));
                 }
                 above.push(Level { id: file::status(&current)?.id, next });
                 (current, from) = (child, 0);
@@ -92,7 +92,7 @@ impl Walk<'_> {
             let Some(Level { id, next }) = above.pop() else { return Ok(()) };
             let parent = file::open_at_start(&format!("/proc/self/fd/{}/..", current.as_raw_fd()), read)?;
             if file::status(&parent)?.id != id {
-                return Err(Errno::AGAIN.into());
+                return Err(SysError::of(Errno::AGAIN));
             }
             (current, from) = (parent, next);
         }
@@ -101,22 +101,22 @@ impl Walk<'_> {
     /// Goes through a directory's entries from some place on, up to the next that is a directory. Returns that, and the
     /// place after it.
     fn read(&mut self, directory: &OwnedFd, from: u64, descends: bool) -> Result<Option<(OwnedFd, u64)>, SysError> {
-        rustix::fs::seek(directory, SeekFrom::Start(from))?;
+        rustix::fs::seek(directory, SeekFrom::Start(from)).by("lseek")?;
         let mut buffer = [MaybeUninit::uninit(); 4 << 10];
         let mut entries = RawDir::new(directory, &mut buffer);
         while let Some(entry) = entries.next() {
-            let entry = entry?;
+            let entry = entry.by("getdents64")?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
             self.found.entries = self.found.entries.saturating_add(1);
             if self.found.entries > self.most {
-                return Err(Errno::AGAIN.into());
+                return Err(SysError::of(Errno::AGAIN));
             }
             self.tell();
             let result = match self.charge(directory, name) {
-                Ok(Some(_)) if !descends => Err(Errno::NAMETOOLONG.into()),
+                Ok(Some(_)) if !descends => Err(SysError::of(Errno::NAMETOOLONG)),
                 result => result,
             };
             match result {
@@ -126,7 +126,7 @@ impl Walk<'_> {
                 Err(SysError { errno: Errno::XDEV, .. }) => add(&mut self.found.covered),
                 Err(error) => {
                     add(&mut self.found.failed);
-                    self.found.first.get_or_insert_with(|| format!("{:?}: {error}", name.to_string_lossy()));
+                    self.found.first.get_or_insert_with(|| format!("{:?}: {}", name.to_string_lossy(), error.errno));
                 }
             }
         }
@@ -145,7 +145,7 @@ impl Walk<'_> {
                 // Opening a device may have effects, and it may be in the file's place by now.
                 let found = file::open(parent, name, OFlags::PATH)?;
                 if file::status(&found)?.file_type != FileType::RegularFile {
-                    return Err(Errno::AGAIN.into());
+                    return Err(SysError::of(Errno::AGAIN));
                 }
                 let path = format!("/proc/self/fd/{}", found.as_raw_fd());
                 self.charge_open(&file::open_at_start(&path, OFlags::RDONLY | OFlags::NONBLOCK)?, false)?;
@@ -163,7 +163,8 @@ impl Walk<'_> {
             return Ok(());
         }
         // With names in two volumes it belongs to the one that has it: it must not go to and fro.
-        if !is_directory && (self.is_of_another)(found.fsx_projid) && rustix::fs::fstat(open)?.st_nlink > 1 {
+        if !is_directory && (self.is_of_another)(found.fsx_projid) && rustix::fs::fstat(open).by("fstat")?.st_nlink > 1
+        {
             add(&mut self.found.shared);
             return Ok(());
         }

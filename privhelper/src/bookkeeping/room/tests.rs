@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Inodes, NameHash, QuotaMode, SnapshotOf};
 
 use super::*;
-use crate::sys::Errno;
+use crate::sys::{Errno, Error as SysError};
 
 const GIB: u64 = 1 << 30;
 
@@ -139,7 +139,7 @@ fn a_project_to_which_something_is_charged_is_not_taken() {
         |is_unused: fn(u32) -> SysResult<bool>| Volumes::default().take(&ProjectIds::new((10, 12), 0), is_unused);
     assert_eq!(take(|project| Ok(project == 12)), Ok(Some(12)));
     assert_eq!(take(|_| Ok(false)), Ok(None));
-    assert_eq!(take(|_| Err(Errno::IO.into())), Err(Errno::IO.into()));
+    assert_eq!(take(|_| Err(SysError::of(Errno::IO))), Err(SysError::of(Errno::IO)));
 }
 
 #[test]

@@ -191,7 +191,7 @@ impl Recovery {
                 }
                 Found::Failed(errno) => {
                     let errno = Errno::from_raw_os_error(*errno);
-                    log::warning!("the backing file of a loop device is out of reach number={number} errno={errno}");
+                    log::warning!("the backing file of a loop device is out of reach number={number} error={errno}");
                 }
                 Found::Bound { .. } => {}
             }

@@ -80,7 +80,8 @@ impl Recovery {
     /// Does not serve a volume.
     fn refuse(&mut self, pool: &Pool, id: &VolumeId, refusal: &Refusal) {
         let why = refusal.to_string();
-        log::error!("a volume is not served pool={} volume={id} why={why:?}", pool.config.name);
+        let kind = refusal.why;
+        log::error!("a volume is not served pool={} volume={id} kind={kind:?} why={why:?}", pool.config.name);
         self.state.volumes.give_up(id);
         self.state.unserved.insert(id.clone(), (pool.config.name.clone(), why));
     }
