@@ -1,4 +1,8 @@
 //! Runs cases, each in a process of its own under a keeper.
+//!
+//! cargo-nextest would give each case a process, too. It is not used because it runs nothing around a run as a whole: the
+//! API server that the cases of a cluster share is started once, made anew after a case that fails, and ended; and what
+//! ends a case that hangs must unmount and detach what it has left. What it would save is the loop at the end of this file.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
