@@ -11,6 +11,8 @@ use crate::policy::files::read;
 use crate::test::Step;
 
 const PAGE: &str = "SECURITY.md";
+/// What `…` stands for in its table of claims.
+const ON_THIS_HOST: &str = "cargo xtask test --host-only";
 
 /// Capabilities by process and request.
 pub fn capabilities(root: &Path) -> Result<Section> {
@@ -37,7 +39,7 @@ pub fn claims(root: &Path) -> Result<Section> {
     for row in table(&read(&root.join(PAGE))?, "| claim | command |")? {
         let [claim, commands] = &row[..] else { anyhow::bail!("{PAGE}: a claim without a command: {row:?}") };
         let found = shown_by(commands, &tests).with_context(|| format!("{PAGE}: {claim}"))?;
-        rows.push(vec![found, commands.replace('`', ""), claim.replace('`', "")]);
+        rows.push(vec![found, commands.replace('`', "").replace('…', ON_THIS_HOST), claim.replace('`', "")]);
     }
     let note = format!("{} claims of {PAGE}, each with a command whose tests show it.", rows.len());
     Ok(Section { title: "Claims", note, columns: &["tests", "command", "claim"], rows })
