@@ -58,9 +58,19 @@ pub fn check(root: &Path) -> Result<String> {
         let told = format!("**{name}**, {} lines", grouped(*number));
         ensure!(page.contains(&told), "{PAGE} does not say {told:?}");
     }
+    let (rooms, rows) = (counted[..5].iter().map(|(_, number, _)| number).sum::<usize>(), in_rows(&page)?);
+    ensure!(rooms == rows, "{PAGE}: the rows of what to read, in order, add up to {rows}, and the rooms to {rooms}");
     let judged = [CORE, FILESYSTEMS, COPIES, BOOKS, AT_START, BY_COMMENT].iter().zip(counted);
     let judged = judged.map(|(budget, (_, number, _))| budget.judge(number)).collect::<Result<Vec<_>>>()?;
     Ok(format!("{} (tests, comments, blank lines and lines of text aside)", judged.join(", ")))
+}
+
+/// The sum of the lines in the page's table of what to read.
+fn in_rows(page: &str) -> Result<usize> {
+    let (_, table) = page.split_once("| read, in this order |").with_context(|| format!("{PAGE} has no such table"))?;
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let figures = rows.map(|row| row.split('|').nth(2).unwrap_or_default().trim().replace(',', "").parse::<usize>());
+    Ok(figures.sum::<Result<usize, _>>()?)
 }
 
 /// The figures: what they count, how many there are, and the goal.
