@@ -288,8 +288,13 @@ fn encoded() -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn the_bytes_of_every_variant_are_as_they_were_released() {
-    let now: String = encoded().iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).collect();
-    assert_eq!(now, include_str!("golden.txt"), "the wire has changed; what is printed on the left is new");
+    let now: Vec<String> = encoded().iter().map(|(name, bytes)| format!("{name} {}", hex(bytes))).collect();
+    let released: Vec<&str> = include_str!("golden.txt").lines().collect();
+    let lost: Vec<_> = released.iter().filter(|line| !now.iter().any(|new| new == *line)).collect();
+    assert!(lost.is_empty(), "the wire has changed; these bytes were released:\n{lost:#?}");
+    let new: Vec<_> = now.iter().filter(|line| !released.contains(&line.as_str())).map(String::as_str).collect();
+    assert!(new.is_empty(), "golden.txt lacks these lines, in the order of the examples:\n{}", new.join("\n"));
+    assert_eq!(now, released, "golden.txt is not in the order of the examples");
 }
 
 #[test]
@@ -308,28 +313,29 @@ fn released_bytes_decode_to_their_values() {
 
 #[test]
 fn each_request_has_a_name_and_a_version_of_its_own() {
-    let names = "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
-        remove-device usage list delete pool-status listen delete-unused set-owner owner mount-filesystem \
-        unmount-filesystem grow-filesystem pool-counts create-snapshot create-from delete-snapshot list-snapshots \
-        origin delta set-inodes allocate sharing";
+    // The requests that each version added, in the order of their numbers.
+    let released = [
+        (
+            1,
+            "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
+             remove-device usage list delete pool-status listen",
+        ),
+        (2, "delete-unused"),
+        (3, "set-owner owner"),
+        (
+            4,
+            "mount-filesystem unmount-filesystem grow-filesystem pool-counts create-snapshot create-from \
+             delete-snapshot list-snapshots origin delta set-inodes allocate sharing",
+        ),
+    ];
+    let named = released.iter().flat_map(|(version, names)| names.split(' ').map(|name| (name, *version)));
+    let rows: Vec<_> = Request::ROWS.iter().map(|row| (row.name, row.since_version)).collect();
+    assert_eq!(rows, named.collect::<Vec<_>>(), "name a new request in this test: released ones never change");
     let mut found: Vec<_> =
         requests().iter().map(|(_, request)| (request.name(), request.row().since_version)).collect();
     found.dedup();
-    let versions = |name| match name {
-        "delete-unused" => 2,
-        "set-owner" | "owner" => 3,
-        "mount-filesystem" | "unmount-filesystem" | "grow-filesystem" | "pool-counts" | "create-snapshot"
-        | "create-from" | "delete-snapshot" | "list-snapshots" | "origin" | "delta" | "set-inodes" | "allocate"
-        | "sharing" => 4,
-        _ => 1,
-    };
-    assert_eq!(
-        found,
-        names.split(' ').filter(|name| !name.is_empty()).map(|name| (name, versions(name))).collect::<Vec<_>>()
-    );
+    assert_eq!(found, rows, "requests() has an example of each, in the order of their numbers");
     assert!(found.iter().all(|(_, version)| *version <= HIGHEST_VERSION));
-    let rows: Vec<_> = Request::ROWS.iter().map(|row| (row.name, row.since_version)).collect();
-    assert_eq!(rows, found, "the table has them in the order of their numbers");
 }
 
 /// The rows of the table of requests on the page: number, variant, and version if it is not the first.
@@ -353,7 +359,37 @@ fn documented() -> Vec<(usize, String, u16)> {
 fn the_page_has_the_table_of_requests() {
     let rows = Request::ROWS.iter().enumerate();
     let in_code: Vec<_> = rows.map(|(number, row)| (number, row.variant.to_owned(), row.since_version)).collect();
-    assert_eq!(documented(), in_code);
+    assert_eq!(documented(), in_code, "PROTOCOL.md, on the left, has a row for each request");
+}
+
+/// The variants of [`Reply`] in the order of their numbers; the compiler asks for a new one.
+macro_rules! variants {
+    ($($variant:pat),* $(,)?) => {
+        const REPLIES: &[fn(&Reply) -> bool] = &[$(|reply| matches!(reply, $variant)),*];
+        const _: fn(&Reply) = |reply| match reply { $($variant => {})* };
+    };
+}
+
+variants! {
+    Reply::Done, Reply::Size(_), Reply::Usage(_), Reply::Volumes(_), Reply::Pool(_), Reply::Listening,
+    Reply::Owner { .. }, Reply::Counts { .. }, Reply::Snapshot(_), Reply::Snapshots(_), Reply::Origin(_),
+    Reply::Ranges { .. }, Reply::Sharing { .. },
+}
+
+#[test]
+fn each_reply_has_an_example_and_is_on_the_page() {
+    let (page, examples) = (include_str!("../PROTOCOL.md"), responses());
+    for (number, is_it) in (0_u32..).zip(REPLIES) {
+        let reply = examples.iter().filter_map(|(_, response)| response.as_ref().ok()).find(|reply| is_it(reply));
+        let reply = reply.unwrap_or_else(|| panic!("responses() has no example of reply {number}"));
+        assert_eq!(encode(reply).expect("it fits")[..4], number.to_le_bytes(), "{reply:?}");
+        let debug = format!("{reply:?}");
+        let name = debug.split([' ', '(']).next().expect("a name");
+        assert!(
+            page.contains(&format!("\n| {number} `{name}` |")),
+            "PROTOCOL.md has no row for reply {number}, {name}"
+        );
+    }
 }
 
 #[test]
@@ -406,9 +442,9 @@ fn one_byte_less_and_one_byte_more_are_refused() {
 
 #[test]
 fn an_unknown_variant_is_refused() {
-    for number in [28_u32, 29, 255, u32::MAX] {
-        let mut packet = number.to_le_bytes().to_vec();
-        packet.extend([0; 64]);
+    let known = encode(&Request::Owner { volume: id("pvc-1") }).expect("it fits");
+    for number in [u32::try_from(Request::ROWS.len()).expect("a small number"), 255, u32::MAX] {
+        let packet = [&number.to_le_bytes(), &known[4..]].concat();
         assert_eq!(decode::<Request>(&packet), Err(CodecError::Malformed), "{number}");
     }
 }

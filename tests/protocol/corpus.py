@@ -48,6 +48,9 @@ class Corpus:
             "Allocate": (NOBODY,),
             "Sharing": (NOBODY, u64(0)),
         }
+        missing = set(REQUESTS) ^ set(self.valid)
+        if missing:
+            raise SystemExit(f"corpus.py: self.valid and REQUESTS of client.py differ in: {', '.join(sorted(missing))}")
         # The answer to a request about a volume that does not exist.
         self.answers = dict.fromkeys(REQUESTS, "NotFound") | {
             "Create": "Invalid", "Unmount": "Done", "LoopDetach": "Done", "RemoveDevice": "Done", "List": "Volumes", "Delete": "Done",
