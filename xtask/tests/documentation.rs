@@ -23,6 +23,12 @@ fn files_named_in_contributing_exist() {
     assert!(named.len() > 30, "only {} paths were found", named.len());
     let missing: Vec<&str> = named.into_iter().filter(|path| !root().join(path).exists()).collect();
     assert!(missing.is_empty(), "CONTRIBUTING.md names files that do not exist: {missing:?}");
+    // Those that it names by the end of their path.
+    let all = files("");
+    let ends: Vec<&str> = code_spans(&text).into_iter().filter(|span| is_end_of_path(span)).collect();
+    assert!(ends.len() > 20, "only {} names of files were found", ends.len());
+    let missing: Vec<&str> = ends.into_iter().filter(|end| !all.iter().any(|path| path.ends_with(end))).collect();
+    assert!(missing.is_empty(), "CONTRIBUTING.md names files that exist nowhere: {missing:?}");
 }
 
 #[test]
@@ -178,6 +184,12 @@ fn code_spans(text: &str) -> Vec<&str> {
 /// Returns whether `text` is a path from the root, without placeholders.
 fn is_path(text: &str) -> bool {
     NAMED.iter().any(|directory| text.starts_with(directory)) && !text.contains(['<', '*', ' ', '{'])
+}
+
+/// Whether `text` is the name of a file, perhaps with the last directories before it, without placeholders.
+fn is_end_of_path(text: &str) -> bool {
+    let is_file = [".rs", ".py", ".txt", ".yaml"].iter().any(|ending| text.ends_with(ending));
+    is_file && !is_path(text) && !text.contains(['<', '*', ' ', '{'])
 }
 
 /// Returns whether `text` is the name of a test: `theme::what_must_hold`, or the last part of it alone if that is a
