@@ -20,47 +20,47 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
 table! {
     build_info: Gauge "bulkhead_build_info" [version]
-        "Always 1; the label says which release this is.";
+        "Always 1, with the release as its label.";
     ready: Gauge "bulkhead_ready" [part]
         "Whether this part of the frontend is ready; /readyz says why one is not.";
 
     csi_calls: Histogram "bulkhead_csi_call_duration_seconds" [method, code]
         "How long CSI calls took, by their gRPC code.";
     helper_requests: Histogram "bulkhead_helper_request_duration_seconds" [request, outcome]
-        "How long requests to the privileged helper took, the wait for a free connection included; the outcome is ok, away, or the kind of the error.";
+        "How long requests to the privileged helper took, with the wait for a connection; the outcome is ok, away, or the kind of the error.";
     helper_requests_in_progress: Gauge "bulkhead_helper_requests_in_progress" []
-        "Requests to the privileged helper that have no answer yet, those that wait for a free connection included.";
+        "Requests to the privileged helper without an answer yet, those that wait for a connection included.";
     helper_connected: Counter "bulkhead_helper_connections_total" []
-        "How often the link to the privileged helper came up; more than once means that it was away.";
+        "How often the link to the privileged helper came up.";
 
     pool_size: Gauge "bulkhead_pool_size_bytes" [pool]
         "Size of the pool's filesystem.";
     pool_available: Gauge "bulkhead_pool_available_bytes" [pool]
-        "How much may still be promised to new volumes, in total.";
+        "How much may still be promised to new volumes.";
     pool_largest_volume: Gauge "bulkhead_pool_largest_volume_bytes" [pool]
-        "Size of the largest volume of any kind that can be created, with the default number of inodes.";
+        "Size of the largest volume that can be created, with the default number of inodes.";
     pool_promised: Gauge "bulkhead_pool_promised_bytes" [pool]
         "How much has been promised to existing volumes.";
     pool_overpromised: Gauge "bulkhead_pool_overpromised_bytes" [pool]
-        "How much more has been promised than may be: more than 0 exactly while the pool is overpromised.";
+        "How much more has been promised than may be.";
     pool_used: Gauge "bulkhead_pool_used_bytes" [pool]
-        "How much the volumes in use have used, as they were last measured for the kubelet.";
+        "How much the volumes in use have used when last measured for the kubelet.";
     pool_volumes: Gauge "bulkhead_pool_volumes" [pool]
         "Volumes that exist in the pool.";
     pool_emptying: Gauge "bulkhead_pool_emptying_volumes" [pool]
         "Deleted volumes that are still being emptied.";
     pool_filesystem_limit: Gauge "bulkhead_pool_filesystem_limit" [pool]
-        "How many volumes with a filesystem in an image the pool may have; missing if it is not configured for any.";
+        "Filesystems in images that the pool may have; missing if it is not configured for any.";
     pool_filesystems: Gauge "bulkhead_pool_filesystem_volumes" [pool]
-        "Volumes of the pool with a filesystem in an image.";
+        "Filesystems in images that the pool has.";
     pool_snapshots: Gauge "bulkhead_pool_snapshots" [pool]
         "Snapshots of the pool's volumes; missing if the pool cannot take any and has none.";
     pool_snapshot_bytes: Gauge "bulkhead_pool_snapshot_bytes" [pool]
-        "How much these refer to, whether they share it with others or not: what each is promised, but for a hundredth; missing with them.";
+        "How much these refer to, shared with others or not; missing with them.";
     pool_inodes: Gauge "bulkhead_pool_inodes" [pool]
-        "Inodes of the pool's filesystem. XFS makes them from free space: those that it could still make are among them.";
+        "Inodes of the pool's filesystem, with those that XFS could still make from free space.";
     pool_free_inodes: Gauge "bulkhead_pool_free_inodes" [pool]
-        "How many of these no file has, and so how many more files there can be, in volumes and beside them.";
+        "How many of these no file has, in volumes or beside them.";
     pool_abnormal: Gauge "bulkhead_pool_abnormal_volumes" [pool]
         "Volumes that need attention, by themselves or with their whole pool.";
     pool_condition: Gauge "bulkhead_pool_condition" [pool, condition]
@@ -70,14 +70,14 @@ table! {
     orphaned_volumes: Gauge "bulkhead_orphaned_volumes" []
         "Volumes of this node that no PersistentVolume names.";
     inspections: Histogram "bulkhead_inspection_duration_seconds" []
-        "How long it took to look at all pools, which happens every 30 seconds.";
+        "How long it took to look at all pools, every 30 seconds.";
 
     provisioning: Histogram "bulkhead_provisioning_duration_seconds" [stage]
-        "Time since a claim was first seen to need a volume of this node, until the volume is made, and until the API server has acknowledged its PersistentVolume.";
+        "Time since a claim was first seen to need a volume of this node, until that is made, and until the API server has its PersistentVolume.";
     provisioning_failures: Counter "bulkhead_provisioning_failures_total" [cause]
         "Attempts to make a volume for a claim that failed.";
     expansion_failures: Counter "bulkhead_expansion_failures_total" [cause]
-        "Attempts to expand the volume of a claim that failed: infeasible if its owner asks for too much, else failed.";
+        "Attempts to expand a claim's volume that failed: infeasible if its owner asks for too much, else failed.";
     reconciliations: Histogram "bulkhead_reconciliation_duration_seconds" [kind]
         "How long it took to look at an object and do what it needs.";
     reconciliations_in_progress: Gauge "bulkhead_reconciliations_in_progress" [kind]
@@ -88,11 +88,11 @@ table! {
         "Objects that are looked at again later because the attempt failed.";
 
     api_requests: Histogram "bulkhead_api_request_duration_seconds" [verb, resource, code]
-        "How long the API server took to answer, by its HTTP status; code 0 is no answer. For a watch it is the time until the watch began.";
+        "How long the API server took to answer, or a watch to begin, by HTTP status; code 0 is no answer.";
     watch_up: Gauge "bulkhead_watch_up" [resource]
         "Whether the watch of these objects is established.";
     watch_contact: Gauge "bulkhead_watch_last_contact_timestamp_seconds" [resource]
-        "When something was last received on this watch. The API server ends a watch after two minutes, so more than three mean trouble.";
+        "When something was last received on this watch; more than three minutes ago means trouble.";
     watch_interruptions: Counter "bulkhead_watch_interruptions_total" [resource]
         "How often the watch of these objects failed.";
     events_waiting: Gauge "bulkhead_events_waiting" []
@@ -100,11 +100,11 @@ table! {
     events_dropped: Counter "bulkhead_events_dropped_total" []
         "Kubernetes events that were dropped because too many waited.";
     log_lines_dropped: Counter "bulkhead_log_lines_dropped_total" []
-        "Lines of the log that were dropped because nobody read them.";
+        "Log lines that were dropped because nobody read them.";
     token_expiry: Gauge "bulkhead_token_expiry_timestamp_seconds" []
-        "When the token for the API server expires, if it is not the kubelet that replaces it.";
+        "When the token for the API server expires, unless the kubelet replaces it.";
     token_renewing: Gauge "bulkhead_token_renewing" []
-        "Whether the agent renews its token for the API server itself, and its latest attempt has not failed.";
+        "Whether the agent itself renews its token for the API server, and did not fail last.";
 
     process_cpu: Counter "process_cpu_seconds_total" []
         "CPU time used by the frontend.";

@@ -8,12 +8,11 @@ use super::ROWS;
 const BEGINNING: &str = "\
 # Metrics
 
-The frontend serves these to Prometheus at `http://ADDRESS:PORT/metrics` with
-[`--metrics-address`](operate.md#metrics-and-probes); `deploy/monitoring` has a dashboard, alerts and what the
-Prometheus operator needs. The privileged helper has no network. No label names a volume, a claim or a pod: numbers per
-volume come from the kubelet (`kubelet_volume_stats_*`).
+The frontend serves these at `http://ADDRESS:PORT/metrics` with [`--metrics-address`](operate.md#metrics-and-probes);
+dashboard and alerts are in [deploy/monitoring](../deploy/monitoring/README.md). No label names a volume, a claim or a
+pod: numbers per volume come from the kubelet (`kubelet_volume_stats_*`).
 
-This page is made from the code: `BULKHEAD_WRITE_DOCS=1 cargo test -p bulkhead-frontend metrics::page` writes it.
+`BULKHEAD_WRITE_DOCS=1 cargo test -p bulkhead-frontend metrics::page` makes this page from the code.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -23,9 +22,8 @@ This page is made from the code: `BULKHEAD_WRITE_DOCS=1 cargo test -p bulkhead-f
 const SNAPSHOTS: &str = "
 ## Snapshots
 
-How long a snapshot (`create-snapshot`) or a copy of a volume (`create-from`) takes, and why it is refused, is in
-`bulkhead_helper_request_duration_seconds`, by the labels `request` and `outcome`. The refusals below are counted from
-zero where a pool can copy volumes, so that the first is an increase:
+`bulkhead_helper_request_duration_seconds` says how long a snapshot (`request=create-snapshot`) or a copy of a volume
+(`create-from`) takes, and why it is refused. Where a pool can copy volumes, these refusals are counted from zero:
 
 | outcome | meaning |
 |---|---|
@@ -35,18 +33,17 @@ zero where a pool can copy volumes, so that the first is an increase:
 | `Unsupported` | the volume or the pool [cannot be copied](snapshots.md) |
 | any other | [errors.md](errors.md#kinds-of-errors) |
 
-The time is more than what the volume's writers wait, never less: it includes the wait for a connection, writing out
-what the kernel still holds of the volume, and making and syncing the new file. Writers wait while the list of the
-image's extents is copied, about a second for each 40,000, and, as for any sync, while what they have written is
-written out. An agent repeats what is refused until somebody deletes the VolumeSnapshot, so the count is one of attempts.
+The volume's writers wait for less than that: while the list of the image's extents is copied, about a second for each
+40,000, and while what they have written is written out. An agent repeats what is refused until somebody deletes the
+VolumeSnapshot, so the count is one of attempts.
 ";
 
 /// The text between the tables.
 const CONDITIONS: &str = "
 ## Conditions of pools
 
-The values of the label `condition` of `bulkhead_pool_condition`. A failure concerns all volumes of the pool, a warning
-needs attention, a notice is intended. The log, the Node's events and `bulkheadctl pool list` give figures and remedies.
+The values of the label `condition`. A failure concerns all volumes of the pool, a notice is intended.
+[errors.md](errors.md#conditions-of-pools) has the remedies.
 
 | condition | severity | meaning |
 |---|---|---|
