@@ -8,6 +8,7 @@ pub mod names;
 pub mod node_affinity;
 pub mod owner;
 pub mod persistent_volume;
+pub mod reducer;
 pub mod snapshot_class;
 pub mod snapshot_content;
 pub mod storage;

@@ -1,11 +1,10 @@
 //! What arrives from the API server is reduced to the fields that are read, before anything else sees it: the memory
 //! that a claim takes does not depend on its size, however many there are in a page or on a watch.
 
-mod reducer;
-
 use std::task::{Context, Poll};
 
 use bulkhead_model::objects::fields::Fields;
+use bulkhead_model::objects::reducer::{MOST, Reducer};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use http::header::CONTENT_TYPE;
@@ -15,7 +14,6 @@ use hyper::body::Frame;
 use kube::client::{Body, DynBody};
 use tower::{BoxError, Layer, Service};
 
-use self::reducer::{MOST, Reducer};
 use super::instrument::resource;
 
 /// Reduces the answers to a client's requests.

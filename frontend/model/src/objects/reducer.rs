@@ -2,7 +2,7 @@
 //!
 //! It follows the structure only. Whether the JSON is valid is found out when what is kept is parsed.
 
-use bulkhead_model::objects::fields::Fields;
+use super::fields::Fields;
 
 /// The longest text that is kept where a short one is expected, in bytes. The longest name in the API has 253.
 const SHORT: usize = 1024;
