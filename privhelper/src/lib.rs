@@ -24,5 +24,5 @@ mod state;
 mod sys;
 
 pub use bookkeeping::{limits, log, watch};
-pub use state::layout;
+pub use state::{Shape, layout, vol_data};
 pub use sys::{Called, Error as SysError, file, mountinfo, quota};

@@ -23,6 +23,9 @@ pub const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
 /// Makes small changes to the code and reports those that no test notices.
 pub const MUTANTS: CargoTool = CargoTool { name: "cargo-mutants", version: "27.1.0" };
 
+/// Builds programs that libFuzzer can observe.
+pub const FUZZ: CargoTool = CargoTool { name: "cargo-fuzz", version: "0.13.2" };
+
 /// Lists the crates of a program, for anyone who checks them for known faults.
 pub const CYCLONEDX: CargoTool = CargoTool { name: "cargo-cyclonedx", version: "0.5.9" };
 

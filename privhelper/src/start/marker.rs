@@ -139,7 +139,8 @@ pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
     Ok(made)
 }
 
-fn text(marker: &Marker, name: Option<&PoolName>) -> String {
+/// The text of a marker.
+pub fn text(marker: &Marker, name: Option<&PoolName>) -> String {
     let name = name.map_or_else(String::new, |name| format!("name {name}\n"));
     let line = |key: &str, bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| format!("{key} {bytes}\n"));
     let overhead = line("overhead", marker.overhead.map(|overhead| overhead.bytes));
@@ -148,7 +149,10 @@ fn text(marker: &Marker, name: Option<&PoolName>) -> String {
 }
 
 /// Checks the text of a marker, and reads it.
-fn check(text: &str, pool: &PoolConfig) -> Result<Marker, Refusal> {
+///
+/// # Errors
+/// Why the directory is not to be served.
+pub fn check(text: &str, pool: &PoolConfig) -> Result<Marker, Refusal> {
     let path = shown(&pool.directory);
     let mut lines = text.lines();
     match lines.next() {

@@ -244,13 +244,15 @@ impl Record {
         Ok(volume)
     }
 
-    fn encode(&self) -> SysResult<Vec<u8>> {
+    /// The bytes of the record.
+    pub fn encode(&self) -> SysResult<Vec<u8>> {
         let mut bytes = vec![if self.unused { UNUSED } else { USED }];
         bytes.extend(bulkhead_protocol::encode(&self.spec).map_err(|_| SysError::of(Errno::INVAL))?);
         Ok(bytes)
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    /// The record that these bytes are.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (first, spec) = bytes.split_first()?;
         let unused = match *first {
             USED => false,

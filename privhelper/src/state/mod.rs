@@ -28,7 +28,7 @@ mod operation;
 mod pool;
 mod sockets;
 mod targets;
-mod vol_data;
+pub mod vol_data;
 mod volumes;
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ use super::{Called, Errno, Error, Result, file};
 
 /// An open table. Reading it goes from its beginning to its end, so one thread reads at a time.
 #[derive(Debug)]
-pub struct MountTable(OwnedFd);
+pub struct MountTable(pub OwnedFd);
 
 /// One mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use crate::cargo_tool::DENY;
 use crate::packages;
 use crate::process::run;
 use crate::progress::say;
+use crate::test::SHELLS;
 use crate::workspace::{Architecture, Workspace, cargo};
 
 /// What `lint` takes.
@@ -32,10 +33,14 @@ pub fn lint(workspace: &Workspace, arguments: &LintArguments) -> Result<ExitCode
         }
     };
     check("format", run(cargo().args(["fmt", "--all", "--check"])));
+    let mut shells = cargo();
+    shells.args(["fmt", "--check", "--manifest-path"]).arg(workspace.root.join(SHELLS).join("Cargo.toml"));
+    check("format of the shells for libFuzzer", run(&mut shells));
     let mut clippy = cargo();
     clippy.args(["clippy", "--locked", "--workspace", "--all-targets", "--target", host.triple()]);
     check("clippy", run(clippy.args(["--", "-D", "warnings"])));
-    check("deny", deny(workspace, arguments.advisories));
+    check("deny", deny(workspace, ".", arguments.advisories));
+    check("deny of the shells for libFuzzer", deny(workspace, SHELLS, arguments.advisories));
     if failed.is_empty() {
         println!("lint: ok");
         return Ok(ExitCode::SUCCESS);
@@ -44,9 +49,15 @@ pub fn lint(workspace: &Workspace, arguments: &LintArguments) -> Result<ExitCode
     Ok(ExitCode::FAILURE)
 }
 
-fn deny(workspace: &Workspace, advisories: bool) -> Result<()> {
+/// Checks the crates of the workspace in a directory. The same rules are for all, and need not all apply to each.
+fn deny(workspace: &Workspace, directory: &str, advisories: bool) -> Result<()> {
     let mut deny = DENY.command()?;
-    deny.current_dir(&workspace.root).args(["--locked", "check", "bans", "licenses", "sources"]);
+    deny.current_dir(&workspace.root).args(["--locked", "--manifest-path"]);
+    deny.arg(workspace.root.join(directory).join("Cargo.toml")).arg("check");
+    for of_another_workspace in ["license-exception-not-encountered", "unmatched-skip", "unnecessary-skip"] {
+        deny.args(["--allow", of_another_workspace]);
+    }
+    deny.args(["bans", "licenses", "sources"]);
     if advisories {
         deny.arg("advisories");
     }

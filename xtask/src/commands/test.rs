@@ -50,6 +50,11 @@ pub struct TestArguments {
     /// system calls, and look for undefined behaviour. No other option includes it.
     #[arg(long, exclusive = true)]
     miri: bool,
+    /// Instead of running the tests, have libFuzzer look for input that breaks what tests/fuzz says of everything that is
+    /// read from others: in the targets whose name contains the filter, for a minute each, or for as many seconds as
+    /// BULKHEAD_FUZZ_SECONDS says. No other option includes it.
+    #[arg(long, conflicts_with_all = ["all", "steps", "changed", "host_only", "vm_only", "no_build"])]
+    fuzz: bool,
 }
 
 impl TestArguments {
@@ -71,6 +76,9 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode
     }
     if arguments.miri {
         return test::miri(workspace);
+    }
+    if arguments.fuzz {
+        return test::fuzz(workspace, arguments.filter.as_deref());
     }
     let mut steps: Vec<Step> = Step::value_variants().iter().copied().filter(|step| arguments.wants(*step)).collect();
     let mut units = None;

@@ -20,9 +20,9 @@ const PANICS: [&str; 6] =
 /// Panics that clippy has no lint for.
 const ASSERTIONS: [&str; 3] = ["assert!(", "assert_eq!(", "assert_ne!("];
 /// The packages that inherit the workspace's lints.
-const MEMBERS: [&str; 9] = [
+const MEMBERS: [&str; 10] = [
     "protocol", "privhelper", "frontend", "frontend/model", "frontend/console", "frontend/bulkheadctl",
-    "frontend/kubectl-bulkhead", "tests", "xtask",
+    "frontend/kubectl-bulkhead", "tests", "tests/fuzz", "xtask",
 ];
 /// The one place that may contain `unsafe`: all of `privhelper/src/sys`.
 const UNSAFE: (&str, &str) = ("privhelper/src/lib.rs", "#[allow(unsafe_code)]\nmod sys;\n");

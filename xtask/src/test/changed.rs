@@ -27,10 +27,12 @@ const fn rule(prefix: &'static str, units: &'static [&'static str], steps: &'sta
 
 const ALL: &[&str] = &[];
 // xtask's tests look in the sources for what the documentation quotes.
-const HELPER: &[&str] = &["bulkhead-privhelper", "bulkhead-protocol", "xtask"];
+const HELPER: &[&str] = &["bulkhead-fuzz", "bulkhead-privhelper", "bulkhead-protocol", "xtask"];
 const FRONTEND: &[&str] = &["bulkhead-frontend", "bulkheadctl", "xtask"];
-const MODEL: &[&str] =
-    &["bulkhead-console", "bulkhead-frontend", "bulkhead-model", "bulkheadctl", "kubectl-bulkhead", "xtask"];
+const MODEL: &[&str] = &[
+    "bulkhead-console", "bulkhead-frontend", "bulkhead-fuzz", "bulkhead-model", "bulkheadctl", "kubectl-bulkhead",
+    "xtask",
+];
 const XTASK: &[&str] = &["xtask", "bulkhead-vm-agent"];
 
 /// The rule with the longest matching prefix applies to a file. A file that no other rule names affects everything.
@@ -95,6 +97,7 @@ const RULES: &[Rule] = &[
     // Benches only.
     rule("tests/external-provisioner/", ALL, &[]),
     rule("tests/local-path/", ALL, &[]),
+    rule("tests/fuzz/", &["bulkhead-fuzz", "xtask"], &[Unit]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),
     rule("tests/storage-e2e/", ALL, &[StorageE2e]),
@@ -181,7 +184,7 @@ mod tests {
     fn the_longest_prefix_counts() {
         let touched = Touched::by(["privhelper/src/ops/publish.rs", "LICENSE"].into_iter());
         assert_eq!(touched.steps, BTreeSet::from([Policy, Unit, Host]));
-        assert_eq!(touched.units, Some(BTreeSet::from(["bulkhead-privhelper", "bulkhead-protocol", "xtask"])));
+        assert_eq!(touched.units, Some(BTreeSet::from_iter(HELPER.iter().copied())));
         let touched = Touched::by(["privhelper/src/ops/publish.rs", "Cargo.lock"].into_iter());
         assert_eq!(touched.steps.len(), 12);
         assert_eq!(touched.units, None);

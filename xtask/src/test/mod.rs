@@ -3,6 +3,7 @@
 mod changed;
 mod count;
 mod failures;
+mod fuzz;
 mod miri;
 mod mutants;
 mod progress;
@@ -16,6 +17,7 @@ mod unit;
 
 pub use self::changed::Touched;
 pub use self::count::Count;
+pub use self::fuzz::{SHELLS, fuzz};
 pub use self::miri::miri;
 pub use self::mutants::mutants;
 pub use self::report::Report;
