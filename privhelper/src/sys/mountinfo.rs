@@ -196,7 +196,7 @@ fn fill_path(path: &mut PathBuf, field: &[u8]) {
     let path = path.as_mut_os_string();
     path.clear();
     for (number, part) in field.split(|byte| *byte == b'\\').enumerate() {
-        let escape = part.split_at_checked(3).filter(|_| number > 0);
+        let escape = part.split_at_checked(3).filter(|(digits, _)| number > 0 && !digits.starts_with(b"+"));
         let octal = |digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok();
         match escape.and_then(|(digits, rest)| Some((octal(digits)?, rest))) {
             Some((byte, rest)) => path.extend([&[byte], rest].map(OsStr::from_bytes)),
@@ -282,6 +282,7 @@ mod tests {
             ("/a\\\\040", "/a\\ "),
             ("/a\\089", "/a\\089"),
             ("/a\\777", "/a\\777"),
+            ("/a\\+40", "/a\\+40"),
         ] {
             assert_eq!(unescaped(field.as_bytes()), PathBuf::from(path), "{field}");
         }
