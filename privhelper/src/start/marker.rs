@@ -139,7 +139,7 @@ pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
     Ok(made)
 }
 
-/// The text of a marker.
+/// Returns the text of a marker.
 pub fn text(marker: &Marker, name: Option<&PoolName>) -> String {
     let name = name.map_or_else(String::new, |name| format!("name {name}\n"));
     let line = |key: &str, bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| format!("{key} {bytes}\n"));

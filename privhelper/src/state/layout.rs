@@ -244,14 +244,14 @@ impl Record {
         Ok(volume)
     }
 
-    /// The bytes of the record.
+    /// Returns the bytes of the record.
     pub fn encode(&self) -> SysResult<Vec<u8>> {
         let mut bytes = vec![if self.unused { UNUSED } else { USED }];
         bytes.extend(bulkhead_protocol::encode(&self.spec).map_err(|_| SysError::of(Errno::INVAL))?);
         Ok(bytes)
     }
 
-    /// The record that these bytes are.
+    /// Returns the record that these bytes are, if they are one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (first, spec) = bytes.split_first()?;
         let unused = match *first {
