@@ -20,11 +20,13 @@ use rustix::net::{
 use rustix::process::Uid;
 
 use crate::daemon::FRONTEND_UID;
+use crate::undo::Pending;
 
 /// A connection to the helper.
 #[derive(Debug)]
 pub struct HelperClient {
     socket: OwnedFd,
+    pending: Pending,
 }
 
 /// Connecting takes a change of the effective user id; only one thread at a time may do that.
@@ -49,7 +51,7 @@ impl HelperClient {
         let connected = rustix::net::connect(&socket, &address);
         rustix::thread::set_thread_res_uid(root, root, root)?;
         connected.with_context(|| format!("connect to {}", path.display()))?;
-        Ok(Self { socket })
+        Ok(Self { socket, pending: Pending::default() })
     }
 
     /// Connects and says hello with the highest version.
@@ -57,6 +59,11 @@ impl HelperClient {
         let client = Self::connect(path)?;
         client.hello(HIGHEST_VERSION)?;
         Ok(client)
+    }
+
+    /// Records in `pending` what is to be undone of what it asks for.
+    pub fn recording(self, pending: &Pending) -> Self {
+        Self { pending: pending.clone(), ..self }
     }
 
     /// Says hello with this version.
@@ -71,7 +78,11 @@ impl HelperClient {
     pub fn request(&self, request: &Request) -> Result<Response> {
         self.send(&encode(request)?)?;
         let packet = self.receive()?.with_context(|| format!("the helper closed the connection on {request:?}"))?;
-        Ok(decode(&packet)?)
+        let response: Response = decode(&packet)?;
+        if response.is_ok() {
+            self.pending.granted(request);
+        }
+        Ok(response)
     }
 
     /// Sends a request that must be granted.

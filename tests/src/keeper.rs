@@ -134,7 +134,8 @@ pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-fn print_logs(work: &Path) {
+/// Prints the last lines of what both processes have logged below a work directory.
+pub fn print_logs(work: &Path) {
     // A case with several nodes has their stands below this directory.
     let stands = fs::read_dir(work.join(NODES)).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
     for rig in std::iter::once(work.to_owned()).chain(stands) {

@@ -5,48 +5,57 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
+use crate::kubelet::Kubelet;
 use crate::observe::{loops, mounts, quotas};
+use crate::pool::Pool;
 use crate::rig::Rig;
+use crate::run_options::RunOptions;
 use crate::wait;
 
 /// Checks, while the processes under test are still running, that they have left nothing behind.
 pub fn check(rig: &Rig) -> Result<()> {
-    for directory in [rig.publish_directory(), rig.kubelet.root().to_owned()] {
-        let left = mounts::below(&directory)?;
-        ensure!(left.is_empty(), "mounts are left over: {left:?}");
-    }
-    rig.kubelet.check_no_target_left()?;
+    check_mounts(&rig.publish_directory())?;
     let targets = entries(&rig.publish_directory())?;
     ensure!(targets.is_empty(), "targets are left over: {targets:?}");
-    for pool in &rig.pools {
+    check_sockets(rig)?;
+    check_node(&rig.run_options, &rig.kubelet, &rig.pools)
+}
+
+/// Checks, while the processes under test are still running, that there is nothing left in a kubelet's directory and in
+/// pools.
+pub fn check_node(run_options: &RunOptions, kubelet: &Kubelet, pools: &[Pool]) -> Result<()> {
+    check_mounts(kubelet.root())?;
+    kubelet.check_no_target_left()?;
+    for pool in pools {
         let left = loops::backed_by(&pool.device()?)?;
         ensure!(left.is_empty(), "loop devices are left over: {left:?}");
     }
-    check_sockets(rig)?;
     // Deleted volumes are emptied in the background.
-    wait::until(rig.patience(Duration::from_secs(15)), || check_pools(rig))
+    let patience = run_options.place.patience(Duration::from_secs(15));
+    wait::until(patience, || pools.iter().try_for_each(|pool| check_pool(run_options, pool)))
 }
 
 /// Checks, after the processes under test have ended, that they have left nothing behind.
 pub fn check_stopped(rig: &Rig) -> Result<()> {
-    for directory in [rig.publish_directory(), rig.kubelet.root().to_owned()] {
-        let left = mounts::below(&directory)?;
-        ensure!(left.is_empty(), "mounts are left over at the end: {left:?}");
-    }
+    check_mounts(&rig.publish_directory()).and_then(|()| check_mounts(rig.kubelet.root())).context("at the end")?;
     check_sockets(rig)
 }
 
-fn check_pools(rig: &Rig) -> Result<()> {
-    for pool in &rig.pools {
-        let left = pool.entries()?;
-        ensure!(left.is_empty(), "pool {} still holds {left:?}", pool.name);
-        if rig.run_options.enforces_sizes() {
-            let (blocks, inodes) = (quotas::blocks(&pool.directory)?, quotas::inodes(&pool.directory)?);
-            ensure!(blocks.is_empty(), "projects are left over in pool {}: {blocks:?} KiB", pool.name);
-            ensure!(inodes.is_empty(), "projects are left over in pool {}: {inodes:?} inodes", pool.name);
-        }
+fn check_mounts(directory: &Path) -> Result<()> {
+    let left = mounts::below(directory)?;
+    ensure!(left.is_empty(), "mounts are left over: {left:?}");
+    Ok(())
+}
+
+fn check_pool(run_options: &RunOptions, pool: &Pool) -> Result<()> {
+    let left = pool.entries()?;
+    ensure!(left.is_empty(), "pool {} still holds {left:?}", pool.name);
+    if run_options.enforces_sizes() {
+        let (blocks, inodes) = (quotas::blocks(&pool.directory)?, quotas::inodes(&pool.directory)?);
+        ensure!(blocks.is_empty(), "projects are left over in pool {}: {blocks:?} KiB", pool.name);
+        ensure!(inodes.is_empty(), "projects are left over in pool {}: {inodes:?} inodes", pool.name);
     }
     Ok(())
 }

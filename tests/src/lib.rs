@@ -27,4 +27,5 @@ pub mod runner;
 pub mod strace;
 pub mod takeover;
 pub mod times;
+pub mod undo;
 pub mod wait;

@@ -13,13 +13,14 @@ use bulkhead_protocol::Welcome;
 
 use crate::csi::CsiClient;
 use crate::csi::requests;
-use crate::csi::v1::{ProbeRequest, VolumeCapability};
+use crate::csi::v1::{CreateVolumeRequest, VolumeCapability};
 use crate::daemon::{Daemon, FRONTEND_UID};
 use crate::helper::HelperClient;
 use crate::kubelet::Kubelet;
 use crate::leaks;
 use crate::pool::Pool;
 use crate::run_options::{RunOptions, program_in};
+use crate::undo::{Pending, Undo};
 use crate::wait;
 
 /// The size of a pool for filesystems in images, of which none has less than 300 MiB.
@@ -55,6 +56,7 @@ pub struct Rig {
     templates: PathBuf,
     helper: Option<Daemon>,
     frontend: Option<Daemon>,
+    pending: Pending,
     ends_clean: bool,
 }
 
@@ -79,6 +81,7 @@ impl Rig {
             templates: templates.to_owned(),
             helper: None,
             frontend: None,
+            pending: Pending::default(),
             ends_clean: true,
         })
     }
@@ -212,7 +215,7 @@ impl Rig {
             for daemon in [&mut self.frontend, &mut self.helper].into_iter().flatten() {
                 daemon.check_alive()?;
             }
-            match self.probe() {
+            match self.csi().and_then(|csi| csi.check_ready()) {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() > end => return Err(error.context("the frontend does not get ready")),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -228,12 +231,6 @@ impl Rig {
             Ok(())
         })?;
         Ok(socket)
-    }
-
-    fn probe(&self) -> Result<()> {
-        let ready = self.csi()?.probe(ProbeRequest {})?.ready;
-        ensure!(ready == Some(true), "probe says ready: {ready:?}");
-        Ok(())
     }
 
     /// Starts the frontend without waiting for it.
@@ -325,7 +322,7 @@ impl Rig {
 
     /// A new connection to the helper, past the hello.
     pub fn helper(&self) -> Result<HelperClient> {
-        HelperClient::welcomed(&self.helper_socket())
+        Ok(HelperClient::welcomed(&self.helper_socket())?.recording(&self.pending))
     }
 
     /// The helper's answer to a hello.
@@ -335,7 +332,7 @@ impl Rig {
 
     /// A new connection to the frontend.
     pub fn csi(&self) -> Result<CsiClient> {
-        CsiClient::connect(&self.kubelet.csi_socket())
+        Ok(CsiClient::connect(&self.kubelet.csi_socket())?.recording(&self.pending))
     }
 
     /// Creates a volume and returns its id.
@@ -344,12 +341,37 @@ impl Rig {
         Ok(answer.volume.context("a volume was made and is not in the answer")?.volume_id)
     }
 
+    /// Creates a volume and publishes it at a target of that name. Returns a client and the target.
+    pub fn published(&self, request: CreateVolumeRequest) -> Result<(CsiClient, PathBuf)> {
+        let (csi, name) = (self.csi()?, request.name.clone());
+        let capability = request.volume_capabilities.first().context("a volume without a capability")?.clone();
+        csi.create_volume(request)?;
+        let target = self.target(&name);
+        csi.node_publish_volume(requests::publish(&name, &target, capability))?;
+        Ok((csi, target))
+    }
+
     /// Leaves everything as it is at the end of the test: the next phase looks for it.
     pub fn leave_as_it_is(&mut self) {
         self.ends_clean = false;
     }
 
-    /// Checks that the test has left nothing behind, ends both processes and unmounts the pools.
+    /// Undoes what the test has made and left, the newest first.
+    fn undo(&mut self) -> Result<()> {
+        let pending = self.pending.take();
+        if pending.is_empty() || self.helper.is_none() {
+            // What cannot be undone is for the test to remove, and for the check to find.
+            return Ok(());
+        }
+        let (helper, mut csi) = (self.helper()?, None);
+        if pending.iter().any(Undo::is_for_the_frontend) && self.frontend.is_some() {
+            self.await_frontend()?;
+            csi = Some(self.csi()?);
+        }
+        pending.iter().try_for_each(|undo| undo.carry_out(&helper, csi.as_ref()))
+    }
+
+    /// Undoes what the test has made, checks that nothing else is left, ends both processes and unmounts the pools.
     pub fn finish(mut self) -> Result<()> {
         if !self.ends_clean {
             return Ok(());
@@ -357,6 +379,7 @@ impl Rig {
         for daemon in [&mut self.frontend, &mut self.helper].into_iter().flatten() {
             daemon.check_alive()?;
         }
+        self.undo()?;
         leaks::check(&self)?;
         self.stop()?;
         leaks::check_stopped(&self)?;

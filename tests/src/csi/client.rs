@@ -9,11 +9,13 @@ use tokio::runtime::{Builder, Runtime};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
+use super::requests;
 use super::v1::controller_client::ControllerClient;
 use super::v1::identity_client::IdentityClient;
 use super::v1::node_client::NodeClient;
 use super::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use super::v1::*;
+use crate::undo::{Pending, Undo};
 
 /// A connection to a CSI endpoint.
 #[derive(Debug)]
@@ -21,15 +23,19 @@ pub struct CsiClient {
     runtime: Runtime,
     channel: Channel,
     limit: Duration,
+    pending: Pending,
 }
 
 macro_rules! calls {
-    ($($client:ident: $($call:ident($request:ident) -> $reply:ident),+;)+) => {
+    ($($client:ident: $($call:ident($request:ident) -> $reply:ident $(=> $record:ident)?),+;)+) => {
         $($(
             #[doc = concat!("Calls `", stringify!($call), "`.\n\n# Errors\nThe status that the plugin answers with.")]
             pub fn $call(&self, request: $request) -> Result<$reply, Status> {
                 let mut client = $client::new(self.channel.clone());
-                self.wait(async move { client.$call(request).await })
+                let answer = self.wait(client.$call(request.clone()))?;
+                let call = (request, answer);
+                $(self.$record(&call.0, &call.1);)?
+                Ok(call.1)
             }
         )+)+
     };
@@ -42,12 +48,24 @@ impl CsiClient {
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))?;
         let connecting = async { tokio::time::timeout(Duration::from_secs(60), endpoint.connect()).await };
         let channel = runtime.block_on(connecting)?.with_context(|| format!("connect to {}", path.display()))?;
-        Ok(Self { runtime, channel, limit: Duration::from_secs(240) })
+        Ok(Self { runtime, channel, limit: Duration::from_secs(240), pending: Pending::default() })
+    }
+
+    /// Records in `pending` what is to be undone of what it calls for.
+    pub fn recording(self, pending: &Pending) -> Self {
+        Self { pending: pending.clone(), ..self }
     }
 
     /// Sets the time after which a call is given up.
     pub fn set_limit(&mut self, limit: Duration) {
         self.limit = limit;
+    }
+
+    /// Checks that the plugin says that it is ready.
+    pub fn check_ready(&self) -> Result<()> {
+        let ready = self.probe(ProbeRequest {})?.ready;
+        ensure!(ready == Some(true), "probe says ready: {ready:?}");
+        Ok(())
     }
 
     /// The connection, for concurrent calls: run them with [`Self::run`].
@@ -110,6 +128,34 @@ impl CsiClient {
         })
     }
 
+    fn created(&self, _: &CreateVolumeRequest, answer: &CreateVolumeResponse) {
+        if let Some(volume) = &answer.volume {
+            self.pending.made(Undo::DeleteVolume(requests::delete(&volume.volume_id)));
+        }
+    }
+
+    fn deleted(&self, call: &DeleteVolumeRequest, _: &DeleteVolumeResponse) {
+        self.pending.undone(&Undo::DeleteVolume(call.clone()));
+    }
+
+    fn taken(&self, _: &CreateSnapshotRequest, answer: &CreateSnapshotResponse) {
+        if let Some(snapshot) = &answer.snapshot {
+            self.pending.made(Undo::DeleteSnapshot(requests::drop_snapshot(&snapshot.snapshot_id)));
+        }
+    }
+
+    fn dropped(&self, call: &DeleteSnapshotRequest, _: &DeleteSnapshotResponse) {
+        self.pending.undone(&Undo::DeleteSnapshot(call.clone()));
+    }
+
+    fn published(&self, call: &NodePublishVolumeRequest, _: &NodePublishVolumeResponse) {
+        self.pending.made(Undo::Unpublish(requests::unpublish(&call.volume_id, Path::new(&call.target_path))));
+    }
+
+    fn unpublished(&self, call: &NodeUnpublishVolumeRequest, _: &NodeUnpublishVolumeResponse) {
+        self.pending.undone(&Undo::Unpublish(call.clone()));
+    }
+
     fn wait<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
         let answer = self.runtime.block_on(async { tokio::time::timeout(self.limit, call).await });
         let late = |_| Status::deadline_exceeded(format!("no answer within {} s", self.limit.as_secs()));
@@ -122,16 +168,16 @@ impl CsiClient {
             get_plugin_capabilities(GetPluginCapabilitiesRequest) -> GetPluginCapabilitiesResponse,
             probe(ProbeRequest) -> ProbeResponse;
         ControllerClient:
-            create_volume(CreateVolumeRequest) -> CreateVolumeResponse,
-            delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse,
+            create_volume(CreateVolumeRequest) -> CreateVolumeResponse => created,
+            delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse => deleted,
             controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse,
             controller_unpublish_volume(ControllerUnpublishVolumeRequest) -> ControllerUnpublishVolumeResponse,
             validate_volume_capabilities(ValidateVolumeCapabilitiesRequest) -> ValidateVolumeCapabilitiesResponse,
             list_volumes(ListVolumesRequest) -> ListVolumesResponse,
             get_capacity(GetCapacityRequest) -> GetCapacityResponse,
             controller_get_capabilities(ControllerGetCapabilitiesRequest) -> ControllerGetCapabilitiesResponse,
-            create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse,
-            delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse,
+            create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse => taken,
+            delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse => dropped,
             list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse,
             get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse,
             controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse,
@@ -140,8 +186,8 @@ impl CsiClient {
         NodeClient:
             node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse,
             node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse,
-            node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse,
-            node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse,
+            node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse => published,
+            node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse => unpublished,
             node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse,
             node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse,
             node_get_capabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse,

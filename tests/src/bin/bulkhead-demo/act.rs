@@ -12,7 +12,7 @@ use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::run_options::program;
 use bulkhead_tests::wait;
 
-use crate::node::Node;
+use crate::node::{Node, STATE, tidy};
 use crate::prompt::{ctl, ctl_refused, found, step};
 use crate::writer::Writer;
 
@@ -22,13 +22,12 @@ const CONTENT: u64 = 24 * MIB;
 
 pub fn prepare(node: &Node) -> Result<()> {
     step("Set up a pool, and check that this node can serve it");
-    node.set_up()?;
     if node.here {
         println!("   Project quotas are not used on this host, so the sizes of directory volumes are not enforced.");
         println!("   The step that writes past a size therefore shows the block volume only. All else is the same.");
     }
-    println!("   $ bulkhead-setup check {}", node.helper_flags().join(" "));
-    let output = Command::new(program("bulkhead-setup")?).arg("check").args(node.helper_flags()).output()?;
+    println!("   $ bulkhead-setup check {}", node.rig.base_flags().join(" "));
+    let output = Command::new(program("bulkhead-setup")?).arg("check").args(node.rig.base_flags()).output()?;
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     text.lines().for_each(|line| println!("   | {line}"));
     ensure!(output.status.success(), "the check failed");
@@ -37,8 +36,8 @@ pub fn prepare(node: &Node) -> Result<()> {
 
 pub fn make(node: &mut Node) -> Result<()> {
     step("Start both processes: the helper as root, the frontend as user 901 without any capabilities");
-    node.start()?;
-    let (_, frontend) = node.pids()?;
+    node.rig.start()?;
+    let frontend = node.rig.running_frontend()?.pid();
     let status = fs::read_to_string(format!("/proc/{frontend}/status"))?;
     let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or_default();
     ensure!(value("CapEff:").trim_start_matches('0').is_empty() && value("Uid:").starts_with("901"), "{status}");
@@ -99,7 +98,7 @@ pub fn read_only(node: &Node) -> Result<()> {
     ctl(&node.endpoint(), &format!("volume publish data {} --read-only", readers.display()))?;
     let error = fs::write(readers.join("file"), "x").err().context("a reader could write")?;
     ensure!(error.kind() == io::ErrorKind::ReadOnlyFilesystem, "the write failed with an unexpected error: {error}");
-    ensure!(checksum(&readers.join("content"))? == remembered(node, "data")?, "a reader sees different content");
+    ensure!(checksum(&readers.join("content"))? == remembered("data")?, "a reader sees different content");
     found(&format!("a reader sees the same content and cannot write: {error}"));
     let beside = node.target("beside");
     ctl_refused(&node.endpoint(), &format!("volume publish disk {} --block --read-only", beside.display()))?;
@@ -137,11 +136,12 @@ pub fn kill_both_while_written(node: &mut Node) -> Result<()> {
     step("Kill both processes (SIGKILL) while the volumes are being written to, and start them again");
     let writers = writers(node)?;
     let before = counts(&writers);
-    node.kill()?;
+    node.rig.kill_frontend()?;
+    node.rig.kill_helper()?;
     go_on(&writers, &before)?;
     found("the writers continue while neither process runs");
     let before = counts(&writers);
-    node.start()?;
+    node.rig.start()?;
     publish(node)?;
     check_published(node)?;
     go_on(&writers, &before)?;
@@ -154,11 +154,10 @@ pub fn leave(node: &mut Node) -> Result<()> {
     rustix::fs::sync();
     if node.here {
         step("Stop both processes; the volumes stay published");
-        node.stop()?;
+        node.rig.stop()?;
         check_published(node)
     } else {
         step("Leave the volumes published, and reboot the machine");
-        node.leave_running();
         Ok(())
     }
 }
@@ -175,7 +174,7 @@ pub fn come_back(node: &mut Node) -> Result<()> {
         ensure!(pool.entries()? == ["data", "disk"], "the pool holds {:?}", pool.entries()?);
         found("the reboot has taken every mount and device, and the pool still has both volumes");
     }
-    node.start()
+    node.rig.start()
 }
 
 pub fn find_again(node: &Node) -> Result<()> {
@@ -205,8 +204,8 @@ pub fn remove(node: &mut Node) -> Result<()> {
     ensure!(mounts::below(&node.target(""))?.is_empty(), "a mount is left");
     ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is left");
     ensure!(fs::read_dir(node.target(""))?.next().is_none(), "a target is left");
-    node.stop()?;
-    node.tidy()?;
+    node.rig.stop()?;
+    tidy(node.here)?;
     found("nothing is left: no mounts, loop devices, targets or files in the pool");
     Ok(())
 }
@@ -290,18 +289,18 @@ fn checksums(node: &Node) -> Result<[(&'static str, String); 2]> {
 
 fn remember(node: &Node) -> Result<()> {
     for (id, sum) in checksums(node)? {
-        fs::write(node.state().join(format!("{id}.sha256")), sum)?;
+        fs::write(Path::new(STATE).join(format!("{id}.sha256")), sum)?;
     }
     Ok(())
 }
 
-fn remembered(node: &Node, id: &str) -> Result<String> {
-    fs::read_to_string(node.state().join(format!("{id}.sha256"))).context("no checksum was recorded")
+fn remembered(id: &str) -> Result<String> {
+    fs::read_to_string(Path::new(STATE).join(format!("{id}.sha256"))).context("no checksum was recorded")
 }
 
 fn compare(node: &Node) -> Result<()> {
     for (id, sum) in checksums(node)? {
-        ensure!(sum == remembered(node, id)?, "the content of {id} has changed");
+        ensure!(sum == remembered(id)?, "the content of {id} has changed");
     }
     found("the checksums of both volumes are unchanged");
     Ok(())

@@ -10,6 +10,7 @@ mod writer;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use bulkhead_tests::keeper;
 use bulkhead_tests::run_options::Phase;
 use clap::Parser;
 
@@ -28,21 +29,20 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let mut node = Node::new(options.here);
-    match run(&mut node, options.phase) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            println!("FAILED: {error:#}");
-            node.print_logs();
-            node.kill_what_runs();
-            if options.here
-                && let Err(error) = node.tidy()
-            {
-                println!("FAILED to tidy up: {error:#}");
-            }
-            ExitCode::FAILURE
-        }
+    let shown = Node::new(options.here, options.phase).and_then(|mut node| {
+        run(&mut node, options.phase).inspect_err(|_| {
+            keeper::print_logs(node.rig.work());
+            node.rig.abandon();
+        })
+    });
+    let Err(error) = shown else { return ExitCode::SUCCESS };
+    println!("FAILED: {error:#}");
+    if options.here
+        && let Err(error) = node::tidy(true)
+    {
+        println!("FAILED to tidy up: {error:#}");
     }
+    ExitCode::FAILURE
 }
 
 fn run(node: &mut Node, phase: Phase) -> Result<()> {

@@ -10,11 +10,10 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::HIGHEST_VERSION;
 use bulkhead_tests::case::Case;
 use bulkhead_tests::csi::CsiClient;
-use bulkhead_tests::csi::v1::ProbeRequest;
 use bulkhead_tests::fixture::Fixture;
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::kubelet::Kubelet;
-use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::leaks;
 use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::run_options::{Phase, Place, RunOptions, program};
 use bulkhead_tests::wait;
@@ -92,13 +91,7 @@ impl Node {
 
     /// Waits until the frontend is ready.
     pub fn wait(&self) -> Result<()> {
-        let ready = wait::until(self.patience(Duration::from_secs(5)), || {
-            ensure!(
-                self.csi()?.probe(ProbeRequest {})?.ready == Some(true),
-                "the frontend reports that it is not ready"
-            );
-            Ok(())
-        });
+        let ready = wait::until(self.patience(Duration::from_secs(5)), || self.csi()?.check_ready());
         ready.with_context(|| format!("{}\n{}", FRONTEND.log(), HELPER.log()))
     }
 
@@ -156,16 +149,7 @@ impl Fixture for Node {
             return Ok(());
         }
         self.start()?;
-        let left = mounts::below(Path::new(KUBELET))?;
-        ensure!(left.is_empty(), "mounts are left over: {left:?}");
-        self.kubelet.check_no_target_left()?;
-        let left = loops::backed_by(&self.pool.device()?)?;
-        ensure!(left.is_empty(), "loop devices are left over: {left:?}");
-        wait::until(self.patience(Duration::from_secs(15)), || {
-            let left = self.pool.entries()?;
-            ensure!(left.is_empty(), "the pool still holds {left:?}");
-            Ok(())
-        })?;
+        leaks::check_node(&self.run_options, &self.kubelet, std::slice::from_ref(&self.pool))?;
         let failed = output(Command::new("systemctl").args(["list-units", "--failed", "--plain", "--no-legend"]))?;
         ensure!(failed.is_empty(), "units have failed: {failed}");
         Ok(())

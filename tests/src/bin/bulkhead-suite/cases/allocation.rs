@@ -113,7 +113,7 @@ fn allocations_leave_the_reserve_alone(rig: &mut Rig) -> Result<()> {
         Ok(())
     })?;
     ensure!(image(rig, refused).metadata()?.blocks() * 512 >= size && !is_sparse(&helper, refused)?);
-    helper.ask(&delete(refused)).map(drop)
+    Ok(())
 }
 
 fn a_long_allocation_is_done_in_parts(rig: &mut Rig) -> Result<()> {

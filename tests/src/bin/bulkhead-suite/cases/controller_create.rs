@@ -41,9 +41,6 @@ fn the_same_name_gives_the_same_volume(rig: &mut Rig) -> Result<()> {
         }
     }
     ensure!(rig.pool().entries()? == ["vol-a", "vol-b"], "{:?}", rig.pool().entries()?);
-    for id in ["vol-a", "vol-b"] {
-        csi.delete_volume(delete(id))?;
-    }
     Ok(())
 }
 
@@ -80,7 +77,6 @@ fn concurrent_calls_make_one_volume(rig: &mut Rig) -> Result<()> {
     let again = csi.create_volume(create("vol-a", SIZE, mount()))?;
     ensure!(again.volume.context("no volume")?.volume_id == "vol-a");
     ensure!(rig.pool().entries()? == ["vol-a"], "{:?}", rig.pool().entries()?);
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -105,7 +101,6 @@ fn the_same_name_with_other_wishes_already_exists(rig: &mut Rig) -> Result<()> {
     let request = with(|request| request.capacity_range = between(SIZE - MIB, SIZE + MIB));
     let volume = csi.create_volume(request)?.volume.context("no volume")?;
     ensure!(volume.capacity_bytes == SIZE, "{volume:?}");
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -129,7 +124,6 @@ fn the_answer_has_the_real_size_and_place(rig: &mut Rig) -> Result<()> {
         let volume = csi.create_volume(request)?.volume.context("no volume")?;
         ensure!(volume.accessible_topology == [place.clone()], "{volume:?}");
     }
-    csi.delete_volume(delete("vol-b"))?;
     Ok(())
 }
 
@@ -189,7 +183,6 @@ fn any_unicode_name_becomes_a_safe_id(rig: &mut Rig) -> Result<()> {
         })?;
     }
     ensure!(rig.create(&csi, "pvc-0d6f", MIB, mount())? == "pvc-0d6f", "a name that is an id becomes another");
-    csi.delete_volume(delete("pvc-0d6f"))?;
     Ok(())
 }
 
@@ -197,9 +190,7 @@ fn two_names_never_share_a_volume(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
     let hashed = rig.create(&csi, "Größe", MIB, mount())?;
     // The id that was assigned to one name is used as another name.
-    refused(csi.create_volume(create(&hashed, MIB, mount())), Code::AlreadyExists, &hashed)?;
-    csi.delete_volume(delete(&hashed))?;
-    Ok(())
+    refused(csi.create_volume(create(&hashed, MIB, mount())), Code::AlreadyExists, &hashed)
 }
 
 fn missing_fields_are_refused(rig: &mut Rig) -> Result<()> {
@@ -260,10 +251,6 @@ fn parameters_choose_pool_mode_and_inodes(rig: &mut Rig) -> Result<()> {
     let usage = csi.node_get_volume_stats(stats("vol-a", &a))?.usage;
     let inodes = usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).context("no inodes")?;
     ensure!(inodes.total == 2000, "{inodes:?}");
-    for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
-        csi.node_unpublish_volume(unpublish(id, target))?;
-        csi.delete_volume(delete(id))?;
-    }
     Ok(())
 }
 
@@ -280,9 +267,6 @@ fn access_modes_are_those_of_a_local_volume(rig: &mut Rig) -> Result<()> {
         for (name, capability) in [("vol-a", mount_in(mode)), ("vol-c", block_in(mode))] {
             refused(csi.create_volume(create(name, SIZE, capability)), Code::InvalidArgument, mode.as_str_name())?;
         }
-    }
-    for id in ["vol-a", "vol-b"] {
-        csi.delete_volume(delete(id))?;
     }
     Ok(())
 }

@@ -46,10 +46,7 @@ fn filled(rig: &mut Rig, fill: impl FnOnce(&Rig, &Path) -> Result<()>) -> Result
 
 /// Publishes a volume, lets `fill` write to it, and deletes it.
 fn deleted(rig: &mut Rig, fill: impl FnOnce(&Rig, &Path) -> Result<()>) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     fill(rig, &target)?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
@@ -73,10 +70,7 @@ fn wait_for_emptier(rig: &Rig, limit: Duration) -> Result<()> {
 fn a_full_pool_of_directories_goes(rig: &mut Rig) -> Result<()> {
     let all =
         rig.csi()?.get_capacity(GetCapacityRequest::default())?.maximum_volume_size.context("a largest volume")?;
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", all, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", all, mount()))?;
     for outer in 0..40 {
         for inner in 0..20 {
             fs::create_dir_all(target.join(format!("{outer}/{inner}/a-directory-with-a-longer-name")))?;
@@ -269,7 +263,6 @@ fn links_out_of_the_volume_harm_nothing(rig: &mut Rig) -> Result<()> {
     })?;
     ensure!(rig.pool().entries()? == ["vol-b"], "{:?}", rig.pool().entries()?);
     ensure!(fs::read(&neighbour)? == b"content" && fs::read(outside.join("precious"))? == b"content");
-    csi.delete_volume(delete("vol-b"))?;
     Ok(())
 }
 
@@ -291,10 +284,7 @@ fn trees_of_other_owners_go(rig: &mut Rig) -> Result<()> {
 }
 
 fn a_writer_does_not_keep_a_volume_alive(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     fs::create_dir(target.join("busy"))?;
     // A process that reached the directory before it was unpublished keeps writing through its descriptor.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -371,6 +361,5 @@ fn an_open_file_keeps_its_project_until_it_is_closed(rig: &mut Rig) -> Result<()
     let projects = quotas::blocks(&rig.pool().directory)?;
     ensure!(projects.len() == 2 && projects.iter().all(|quota| quota.used < 9000), "{projects:?}");
     drop(open);
-    csi.delete_volume(delete("vol-b"))?;
     Ok(())
 }

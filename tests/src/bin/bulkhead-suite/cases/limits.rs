@@ -45,27 +45,6 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &Path) -> Result<()>) -> Result<()> {
-    with_volume_of(rig, create("vol-a", SIZE, mount()), test)
-}
-
-/// Runs `test` on the volume of this request, `vol-a`, while it is mounted.
-pub fn with_volume_of(
-    rig: &mut Rig,
-    request: CreateVolumeRequest,
-    test: impl FnOnce(&mut Rig, &Path) -> Result<()>,
-) -> Result<()> {
-    let csi = rig.csi()?;
-    csi.create_volume(request)?;
-    let target = rig.target("a");
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
-    test(rig, &target)?;
-    let csi = rig.csi()?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
-    Ok(())
-}
-
 /// Writes mebibytes until no more can be written, and returns how many were.
 fn fill(file: &Path, most: u64) -> Result<(u64, ErrorKind)> {
     let mut file = File::options().create(true).append(true).open(file)?;
@@ -97,14 +76,13 @@ fn check_felt(kind: ErrorKind) -> Result<()> {
 }
 
 fn a_write_beyond_the_quota_fails(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, target| {
-        let (written, kind) = fill(&target.join("file"), 64)?;
-        check_felt(kind)?;
-        ensure!((14..=16).contains(&written), "{written} MiB were written");
-        // Space freed by removing files can be used again.
-        fs::remove_file(target.join("file"))?;
-        wait::until(rig.patience(Duration::from_secs(20)), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
-    })
+    let (_, target) = &rig.published(create("vol-a", SIZE, mount()))?;
+    let (written, kind) = fill(&target.join("file"), 64)?;
+    check_felt(kind)?;
+    ensure!((14..=16).contains(&written), "{written} MiB were written");
+    // Space freed by removing files can be used again.
+    fs::remove_file(target.join("file"))?;
+    wait::until(rig.patience(Duration::from_secs(20)), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
 }
 
 fn files_beyond_the_limit_on_inodes_fail(rig: &mut Rig) -> Result<()> {
@@ -127,57 +105,48 @@ fn files_beyond_the_limit_on_inodes_fail(rig: &mut Rig) -> Result<()> {
     let usage = csi.node_get_volume_stats(stats("vol-a", &target))?.usage;
     let inodes = usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).context("no inodes")?;
     ensure!((inodes.total, inodes.used, inodes.available) == (100, 100, 0), "{inodes:?}");
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 fn the_quota_grows_while_it_is_felt(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, target| {
-        let (before, kind) = fill(&target.join("file"), 64)?;
-        check_felt(kind)?;
-        rig.csi()?.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
-        let (more, kind) = fill(&target.join("more"), 64)?;
-        check_felt(kind)?;
-        ensure!((29..=32).contains(&(before + more)), "{before} and {more} MiB were written");
-        Ok(())
-    })
+    let (_, target) = &rig.published(create("vol-a", SIZE, mount()))?;
+    let (before, kind) = fill(&target.join("file"), 64)?;
+    check_felt(kind)?;
+    rig.csi()?.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
+    let (more, kind) = fill(&target.join("more"), 64)?;
+    check_felt(kind)?;
+    ensure!((29..=32).contains(&(before + more)), "{before} and {more} MiB were written");
+    Ok(())
 }
 
 fn the_quota_holds_after_restarts(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, target| {
-        fs::write(target.join("first"), vec![1; 8 << 20])?;
-        rig.restart_helper()?;
-        rig.restart_frontend()?;
-        let (written, kind) = fill(&target.join("file"), 64)?;
-        check_felt(kind)?;
-        ensure!((6..=8).contains(&written), "{written} MiB were written");
-        Ok(())
-    })
+    let (_, target) = &rig.published(create("vol-a", SIZE, mount()))?;
+    fs::write(target.join("first"), vec![1; 8 << 20])?;
+    rig.restart_helper()?;
+    rig.restart_frontend()?;
+    let (written, kind) = fill(&target.join("file"), 64)?;
+    check_felt(kind)?;
+    ensure!((6..=8).contains(&written), "{written} MiB were written");
+    Ok(())
 }
 
 fn statfs_in_the_volume_shows_its_own_size(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |_, target| {
-        let found = rustix::fs::statvfs(target)?;
-        let size = found.f_blocks * found.f_frsize;
-        ensure!(size == u64::try_from(SIZE)?, "{size} bytes");
-        Ok(())
-    })
+    let (_, target) = &rig.published(create("vol-a", SIZE, mount()))?;
+    let found = rustix::fs::statvfs(target)?;
+    let size = found.f_blocks * found.f_frsize;
+    ensure!(size == u64::try_from(SIZE)?, "{size} bytes");
+    Ok(())
 }
 
 fn neighbours_do_not_feel_each_other(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, target| {
-        let csi = rig.csi()?;
-        csi.create_volume(create("vol-b", SIZE, mount()))?;
-        let other = rig.target("b");
-        csi.node_publish_volume(publish("vol-b", &other, mount()))?;
-        fill(&target.join("file"), 64)?;
-        fs::write(other.join("file"), vec![1; 12 << 20])?;
-        File::open(other.join("file"))?.sync_all()?;
-        csi.node_unpublish_volume(unpublish("vol-b", &other))?;
-        csi.delete_volume(delete("vol-b"))?;
-        Ok(())
-    })
+    let (csi, target) = &rig.published(create("vol-a", SIZE, mount()))?;
+    csi.create_volume(create("vol-b", SIZE, mount()))?;
+    let other = rig.target("b");
+    csi.node_publish_volume(publish("vol-b", &other, mount()))?;
+    fill(&target.join("file"), 64)?;
+    fs::write(other.join("file"), vec![1; 12 << 20])?;
+    File::open(other.join("file"))?.sync_all()?;
+    Ok(())
 }
 
 fn more_than_the_pool_holds_is_exhausted(rig: &mut Rig) -> Result<()> {
@@ -200,9 +169,6 @@ fn the_sum_of_promises_is_limited(rig: &mut Rig) -> Result<()> {
     refused(csi.controller_expand_volume(controller_expand("vol-a", room + 4 * MIB)), Code::OutOfRange, "room")?;
     let left = csi.get_capacity(GetCapacityRequest::default())?;
     csi.create_volume(create("vol-b", left.maximum_volume_size.context("no maximum")? / 4096 * 4096, mount()))?;
-    for id in ["vol-a", "vol-b"] {
-        csi.delete_volume(delete(id))?;
-    }
     Ok(())
 }
 
@@ -237,15 +203,11 @@ fn an_image_that_does_not_fit_leaves_nothing(rig: &mut Rig) -> Result<()> {
     ensure!(rig.pool().entries()? == ["filler", "vol-a"], "{:?}", rig.pool().entries()?);
     fs::remove_file(&file)?;
     drop(filler);
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 fn an_image_that_cannot_grow_keeps_its_size(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, block()))?;
-    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, block()))?;
     let image = rig.pool().volume("vol-a").join("image");
     let before = fs::metadata(&image)?;
     for size in [1 << 34, 1 << 40] {
@@ -253,35 +215,28 @@ fn an_image_that_cannot_grow_keeps_its_size(rig: &mut Rig) -> Result<()> {
         let after = fs::metadata(&image)?;
         ensure!((after.len(), after.blocks()) == (before.len(), before.blocks()), "{before:?} became {after:?}");
     }
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 fn a_full_pool_still_serves_and_deletes(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, target| {
-        let csi = rig.csi()?;
-        csi.create_volume(create("vol-b", SIZE, mount()))?;
-        let file = rig.pool().directory.join("filler");
-        // Until nothing at all is left, even for root.
-        fill_pool(&file)?;
-        refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "")?;
-        refused(csi.create_volume(create("vol-d", SIZE, block())), Code::ResourceExhausted, "")?;
-        csi.node_publish_volume(publish("vol-b", &rig.target("b"), mount()))?;
-        csi.node_get_volume_stats(stats("vol-a", target))?;
-        csi.node_unpublish_volume(unpublish("vol-b", &rig.target("b")))?;
-        csi.delete_volume(delete("vol-b"))?;
-        rig.restart_helper()?;
-        fs::remove_file(&file)?;
-        Ok(())
-    })
+    let (csi, target) = &rig.published(create("vol-a", SIZE, mount()))?;
+    csi.create_volume(create("vol-b", SIZE, mount()))?;
+    let file = rig.pool().directory.join("filler");
+    // Until nothing at all is left, even for root.
+    fill_pool(&file)?;
+    refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "")?;
+    refused(csi.create_volume(create("vol-d", SIZE, block())), Code::ResourceExhausted, "")?;
+    csi.node_publish_volume(publish("vol-b", &rig.target("b"), mount()))?;
+    csi.node_get_volume_stats(stats("vol-a", target))?;
+    csi.node_unpublish_volume(unpublish("vol-b", &rig.target("b")))?;
+    csi.delete_volume(delete("vol-b"))?;
+    rig.restart_helper()?;
+    fs::remove_file(&file)?;
+    Ok(())
 }
 
 fn a_preallocated_device_never_runs_out(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, block()))?;
-    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    let (_, target) = rig.published(create("vol-a", SIZE, block()))?;
     let file = rig.pool().directory.join("filler");
     fill_pool(&file)?;
     let mut device = File::options().write(true).open(&target)?;
@@ -291,8 +246,6 @@ fn a_preallocated_device_never_runs_out(rig: &mut Rig) -> Result<()> {
     device.sync_all()?;
     drop(device);
     fs::remove_file(&file)?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -302,44 +255,42 @@ fn retag(path: &Path, project: u32) -> Result<()> {
 }
 
 fn a_changed_project_id_changes_nothing_for_the_volume(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, target| {
-        let before = quotas::blocks(&rig.pool().directory)?;
-        let own = before.first().context("no project")?.project;
-        retag(target, 0)?;
-        retag(target, 114_711)?;
-        rig.restart_helper()?;
-        rig.restart_frontend()?;
-        // What the helper relies on is above what the pod can reach.
-        let after = quotas::blocks(&rig.pool().directory)?;
-        ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 16 << 10), "{before:?} {after:?}");
-        let csi = rig.csi()?;
-        csi.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
-        let after = quotas::blocks(&rig.pool().directory)?;
-        ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 32 << 10), "{after:?}");
-        let total = csi.node_get_volume_stats(stats("vol-a", target))?.usage[0].total;
-        ensure!(total == 2 * SIZE, "{total}");
-        Ok(())
-    })
+    let (_, target) = &rig.published(create("vol-a", SIZE, mount()))?;
+    let before = quotas::blocks(&rig.pool().directory)?;
+    let own = before.first().context("no project")?.project;
+    retag(target, 0)?;
+    retag(target, 114_711)?;
+    rig.restart_helper()?;
+    rig.restart_frontend()?;
+    // What the helper relies on is above what the pod can reach.
+    let after = quotas::blocks(&rig.pool().directory)?;
+    ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 16 << 10), "{before:?} {after:?}");
+    let csi = rig.csi()?;
+    csi.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
+    let after = quotas::blocks(&rig.pool().directory)?;
+    ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 32 << 10), "{after:?}");
+    let total = csi.node_get_volume_stats(stats("vol-a", target))?.usage[0].total;
+    ensure!(total == 2 * SIZE, "{total}");
+    Ok(())
 }
 
 fn evasion_is_reported_as_a_condition(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, target| {
-        fs::write(target.join("file"), vec![1; 4 << 20])?;
-        File::open(target.join("file"))?.sync_all()?;
-        retag(&target.join("file"), 114_711)?;
-        // It scans the projects once a minute, and soon after it has started.
-        rig.restart_helper()?;
-        let helper = rig.helper()?;
-        wait::until(rig.patience(Duration::from_secs(10)), || {
-            let status = helper.pool_status("default")?;
-            let told = status
-                .conditions
-                .as_slice()
-                .iter()
-                .any(|condition| matches!(condition, Condition::QuotaEvasion { first: 114_711, .. }));
-            ensure!(told, "{status:?}");
-            Ok(())
-        })
+    let (_, target) = &rig.published(create("vol-a", SIZE, mount()))?;
+    fs::write(target.join("file"), vec![1; 4 << 20])?;
+    File::open(target.join("file"))?.sync_all()?;
+    retag(&target.join("file"), 114_711)?;
+    // It scans the projects once a minute, and soon after it has started.
+    rig.restart_helper()?;
+    let helper = rig.helper()?;
+    wait::until(rig.patience(Duration::from_secs(10)), || {
+        let status = helper.pool_status("default")?;
+        let told = status
+            .conditions
+            .as_slice()
+            .iter()
+            .any(|condition| matches!(condition, Condition::QuotaEvasion { first: 114_711, .. }));
+        ensure!(told, "{status:?}");
+        Ok(())
     })
 }
 
@@ -359,9 +310,6 @@ fn project_ids_come_from_the_configured_range(rig: &mut Rig) -> Result<()> {
         csi.create_volume(create("vol-c", SIZE, mount()))?;
         Ok(())
     })?;
-    for id in ["vol-b", "vol-c"] {
-        csi.delete_volume(delete(id))?;
-    }
     Ok(())
 }
 
@@ -433,15 +381,14 @@ fn two_pools_on_one_filesystem_share_its_room(rig: &mut Rig) -> Result<()> {
 }
 
 fn an_operator_who_lowers_a_limit_is_corrected_at_the_next_start(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, _| {
-        let project = quotas::blocks(&rig.pool().directory)?.first().context("no project")?.project;
-        let limit = format!("limit -p bhard=1m {project}");
-        run(Command::new("xfs_quota").args(["-f", "-x", "-c", &limit]).arg(&rig.pool().directory))?;
-        rig.restart_helper()?;
-        let quota = quotas::blocks(&rig.pool().directory)?;
-        ensure!(quota.first().is_some_and(|quota| quota.limit == 16 << 10), "{quota:?}");
-        Ok(())
-    })
+    rig.published(create("vol-a", SIZE, mount()))?;
+    let project = quotas::blocks(&rig.pool().directory)?.first().context("no project")?.project;
+    let limit = format!("limit -p bhard=1m {project}");
+    run(Command::new("xfs_quota").args(["-f", "-x", "-c", &limit]).arg(&rig.pool().directory))?;
+    rig.restart_helper()?;
+    let quota = quotas::blocks(&rig.pool().directory)?;
+    ensure!(quota.first().is_some_and(|quota| quota.limit == 16 << 10), "{quota:?}");
+    Ok(())
 }
 
 /// Something else takes and frees space while images are allocated: each image is created completely or not at all.

@@ -16,8 +16,6 @@ use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use tonic::Code;
 
-use super::limits::with_volume_of;
-
 cases! {
     a_volume_is_created_with_attributes,
     attributes_are_changed_and_stay_changed,
@@ -51,10 +49,6 @@ fn inodes(rig: &Rig) -> Result<u64> {
 }
 
 /// Runs `test` on a mounted volume that may use 100 inodes.
-fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &Path) -> Result<()>) -> Result<()> {
-    with_volume_of(rig, create_with("vol-a", "100"), test)
-}
-
 fn a_volume_is_created_with_attributes(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
     csi.create_volume(create_with("vol-a", "100"))?;
@@ -77,27 +71,24 @@ fn a_volume_is_created_with_attributes(rig: &mut Rig) -> Result<()> {
         refused(csi.create_volume(create_with("vol-b", inodes)), Code::InvalidArgument, word)?;
     }
     let device = CreateVolumeRequest { volume_capabilities: vec![block()], ..create_with("vol-b", "100") };
-    refused(csi.create_volume(device), Code::InvalidArgument, "a block volume has no inodes")?;
-    csi.delete_volume(delete("vol-a"))?;
-    Ok(())
+    refused(csi.create_volume(device), Code::InvalidArgument, "a block volume has no inodes")
 }
 
 fn attributes_are_changed_and_stay_changed(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, _| {
-        for wanted in [5000, 5000, 50, 700] {
-            let request = modify("vol-a", &[("inodes", &wanted.to_string())]);
-            rig.csi()?.controller_modify_volume(request)?;
-            ensure!(inodes(rig)? == wanted, "{}, not {wanted}", inodes(rig)?);
-        }
-        rig.csi()?.controller_modify_volume(modify("vol-a", &[]))?;
-        // What somebody has asked for does not follow the size.
-        rig.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
-        ensure!(inodes(rig)? == 700);
-        rig.restart_helper()?;
-        rig.restart_frontend()?;
-        ensure!(inodes(rig)? == 700);
-        Ok(())
-    })
+    rig.published(create_with("vol-a", "100"))?;
+    for wanted in [5000, 5000, 50, 700] {
+        let request = modify("vol-a", &[("inodes", &wanted.to_string())]);
+        rig.csi()?.controller_modify_volume(request)?;
+        ensure!(inodes(rig)? == wanted, "{}, not {wanted}", inodes(rig)?);
+    }
+    rig.csi()?.controller_modify_volume(modify("vol-a", &[]))?;
+    // What somebody has asked for does not follow the size.
+    rig.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
+    ensure!(inodes(rig)? == 700);
+    rig.restart_helper()?;
+    rig.restart_frontend()?;
+    ensure!(inodes(rig)? == 700);
+    Ok(())
 }
 
 fn what_cannot_be_changed_is_refused(rig: &mut Rig) -> Result<()> {
@@ -119,9 +110,6 @@ fn what_cannot_be_changed_is_refused(rig: &mut Rig) -> Result<()> {
         refused(csi.controller_modify_volume(request), code, word)?;
     }
     csi.controller_modify_volume(modify("vol-b", &[]))?;
-    for volume in ["vol-a", "vol-b"] {
-        csi.delete_volume(delete(volume))?;
-    }
     Ok(())
 }
 
@@ -136,45 +124,42 @@ fn make(target: &Path, numbers: std::ops::Range<u32>) -> Result<()> {
 }
 
 fn the_limit_on_inodes_follows_at_once(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, target| {
-        let csi = rig.csi()?;
-        let set = |number: &str| csi.controller_modify_volume(modify("vol-a", &[("inodes", number)]));
-        // What a pod sees, as df -i does. The directory of the volume itself counts as one that is not its own.
-        let seen = || -> Result<u64> { Ok(rustix::fs::statvfs(target)?.f_files) };
-        // The top directory is one of them.
-        make(target, 0..99)?;
-        ensure!(seen()? == 101, "{} inodes are seen", seen()?);
-        let usage = csi.node_get_volume_stats(stats("vol-a", target))?.usage;
-        let told = usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).context("no inodes")?;
-        ensure!((told.total, told.used, told.available) == (100, 100, 0), "{told:?}");
-        set("150")?;
-        ensure!(seen()? == 151, "{} inodes are seen", seen()?);
-        make(target, 99..149)?;
-        refused(set("149"), Code::InvalidArgument, "150")?;
-        ensure!(seen()? == 151, "{} inodes are seen", seen()?);
-        for number in 49..149 {
-            fs::remove_file(target.join(number.to_string()))?;
-        }
-        // XFS frees inodes a little later.
-        wait::until(rig.patience(Duration::from_secs(20)), || Ok(set("50").map(drop)?))?;
-        make(target, 0..49)?;
-        rig.restart_helper()?;
-        make(target, 0..49)
-    })
+    let (csi, target) = &rig.published(create_with("vol-a", "100"))?;
+    let set = |number: &str| csi.controller_modify_volume(modify("vol-a", &[("inodes", number)]));
+    // What a pod sees, as df -i does. The directory of the volume itself counts as one that is not its own.
+    let seen = || -> Result<u64> { Ok(rustix::fs::statvfs(target)?.f_files) };
+    // The top directory is one of them.
+    make(target, 0..99)?;
+    ensure!(seen()? == 101, "{} inodes are seen", seen()?);
+    let usage = csi.node_get_volume_stats(stats("vol-a", target))?.usage;
+    let told = usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).context("no inodes")?;
+    ensure!((told.total, told.used, told.available) == (100, 100, 0), "{told:?}");
+    set("150")?;
+    ensure!(seen()? == 151, "{} inodes are seen", seen()?);
+    make(target, 99..149)?;
+    refused(set("149"), Code::InvalidArgument, "150")?;
+    ensure!(seen()? == 151, "{} inodes are seen", seen()?);
+    for number in 49..149 {
+        fs::remove_file(target.join(number.to_string()))?;
+    }
+    // XFS frees inodes a little later.
+    wait::until(rig.patience(Duration::from_secs(20)), || Ok(set("50").map(drop)?))?;
+    make(target, 0..49)?;
+    rig.restart_helper()?;
+    make(target, 0..49)
 }
 
 fn inodes_that_the_pool_cannot_promise_are_refused(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, _| {
-        let before = rig.helper()?.pool_status("default")?.promised;
-        let request = modify("vol-a", &[("inodes", "4000000000")]);
-        refused(rig.csi()?.controller_modify_volume(request), Code::ResourceExhausted, "too much")?;
-        ensure!(inodes(rig)? == 100 && rig.helper()?.pool_status("default")?.promised == before);
-        rig.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "1100")]))?;
-        ensure!(rig.helper()?.pool_status("default")?.promised == before + 1000 * 512);
-        rig.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "100")]))?;
-        ensure!(rig.helper()?.pool_status("default")?.promised == before, "what is not needed is not given back");
-        Ok(())
-    })
+    rig.published(create_with("vol-a", "100"))?;
+    let before = rig.helper()?.pool_status("default")?.promised;
+    let request = modify("vol-a", &[("inodes", "4000000000")]);
+    refused(rig.csi()?.controller_modify_volume(request), Code::ResourceExhausted, "too much")?;
+    ensure!(inodes(rig)? == 100 && rig.helper()?.pool_status("default")?.promised == before);
+    rig.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "1100")]))?;
+    ensure!(rig.helper()?.pool_status("default")?.promised == before + 1000 * 512);
+    rig.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "100")]))?;
+    ensure!(rig.helper()?.pool_status("default")?.promised == before, "what is not needed is not given back");
+    Ok(())
 }
 
 /// How many bytes of a volume's image are allocated.
@@ -189,13 +174,6 @@ fn sparse(rig: &Rig, bytes: i64) -> Result<()> {
     csi.create_volume(CreateVolumeRequest { parameters, ..create("vol-a", bytes, block()) })?;
     csi.node_publish_volume(publish("vol-a", &rig.target("a"), block()))?;
     ensure!(allocated(rig, "vol-a")? < 1 << 20);
-    Ok(())
-}
-
-fn end(rig: &Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a")))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -222,7 +200,7 @@ fn a_sparse_volume_is_allocated(rig: &mut Rig) -> Result<()> {
     // What is added is allocated as well.
     rig.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
     ensure!(allocated(rig, "vol-a")? >= (2 * SIZE).try_into()?);
-    end(rig)
+    Ok(())
 }
 
 fn a_sparse_volume_is_not_allocated_without_room(rig: &mut Rig) -> Result<()> {
@@ -240,5 +218,5 @@ fn a_sparse_volume_is_not_allocated_without_room(rig: &mut Rig) -> Result<()> {
     drop(file);
     wait::until(rig.patience(Duration::from_secs(20)), || Ok(thick()?.map(drop)?))?;
     ensure!(allocated(rig, "vol-a")? >= size);
-    end(rig)
+    Ok(())
 }

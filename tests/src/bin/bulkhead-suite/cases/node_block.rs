@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -43,200 +43,180 @@ fn only_device(rig: &Rig) -> Result<loops::Loop> {
     found.pop().context("no loop device")
 }
 
-fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &CsiClient, &Path) -> Result<()>) -> Result<()> {
+/// Creates `vol-a` and returns a client and where to publish it.
+fn volume(rig: &Rig) -> Result<(CsiClient, PathBuf)> {
     let csi = rig.csi()?;
     csi.create_volume(create("vol-a", SIZE, block()))?;
-    let target = rig.target("a");
-    test(rig, &csi, &target)?;
-    let csi = rig.csi()?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty(), "a loop device is left");
-    csi.delete_volume(delete("vol-a"))?;
-    Ok(())
+    Ok((csi, rig.target("a")))
 }
 
 fn publish_puts_a_device_at_the_target(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        csi.node_publish_volume(publish("vol-a", target, block()))?;
-        ensure!(target.metadata()?.file_type().is_block_device(), "{:?}", target.metadata()?);
-        let mounted = mounts::at(target)?;
-        ensure!(mounted.len() == 1 && mounted[0].has("nosuid") && !mounted[0].has("nodev"), "{mounted:?}");
-        let device = only_device(rig)?;
-        ensure!(device.size()? == u64::try_from(SIZE)? && !device.read_only && !device.autoclear, "{device:?}");
-        let file = File::options().read(true).write(true).open(target)?;
-        file.write_all_at(b"content", 1 << 20)?;
-        file.sync_all()?;
-        drop(file);
-        let mut found = [0; 7];
-        File::open(rig.pool().volume("vol-a").join("image"))?.read_exact_at(&mut found, 1 << 20)?;
-        ensure!(&found == b"content", "{found:?}");
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    ensure!(target.metadata()?.file_type().is_block_device(), "{:?}", target.metadata()?);
+    let mounted = mounts::at(target)?;
+    ensure!(mounted.len() == 1 && mounted[0].has("nosuid") && !mounted[0].has("nodev"), "{mounted:?}");
+    let device = only_device(rig)?;
+    ensure!(device.size()? == u64::try_from(SIZE)? && !device.read_only && !device.autoclear, "{device:?}");
+    let file = File::options().read(true).write(true).open(target)?;
+    file.write_all_at(b"content", 1 << 20)?;
+    file.sync_all()?;
+    drop(file);
+    let mut found = [0; 7];
+    File::open(rig.pool().volume("vol-a").join("image"))?.read_exact_at(&mut found, 1 << 20)?;
+    ensure!(&found == b"content", "{found:?}");
+    Ok(())
 }
 
 fn publish_again_makes_no_second_mount_or_loop_device(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
+    let (csi, target) = &volume(rig)?;
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    let (mount, device) = (mounts::at(target)?, only_device(rig)?);
+    for _ in 0..4 {
         csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let (mount, device) = (mounts::at(target)?, only_device(rig)?);
-        for _ in 0..4 {
-            csi.node_publish_volume(publish("vol-a", target, block()))?;
-        }
-        ensure!(mounts::at(target)? == mount && only_device(rig)? == device);
-        Ok(())
-    })
+    }
+    ensure!(mounts::at(target)? == mount && only_device(rig)? == device);
+    Ok(())
 }
 
 fn publish_again_after_restarts_leaves_the_device_alone(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let (mount, device) = (mounts::at(target)?, only_device(rig)?);
-        rig.restart_helper()?;
-        rig.restart_frontend()?;
-        rig.csi()?.node_publish_volume(publish("vol-a", target, block()))?;
-        ensure!(mounts::at(target)? == mount);
-        let after = only_device(rig)?;
-        ensure!((after.path, after.backing_inode) == (device.path, device.backing_inode));
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    let (mount, device) = (mounts::at(target)?, only_device(rig)?);
+    rig.restart_helper()?;
+    rig.restart_frontend()?;
+    rig.csi()?.node_publish_volume(publish("vol-a", target, block()))?;
+    ensure!(mounts::at(target)? == mount);
+    let after = only_device(rig)?;
+    ensure!((after.path, after.backing_inode) == (device.path, device.backing_inode));
+    Ok(())
 }
 
 fn two_targets_share_one_device(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        let other = rig.target("b");
-        csi.node_publish_volume(publish("vol-a", target, block()))?;
-        csi.node_publish_volume(publish("vol-a", &other, block()))?;
-        let device = only_device(rig)?;
-        File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
-        let mut found = [0; 7];
-        File::open(&other)?.read_exact_at(&mut found, 0)?;
-        ensure!(&found == b"content", "{found:?}");
-        csi.node_unpublish_volume(unpublish("vol-a", &other))?;
-        ensure!(only_device(rig)? == device && target.metadata()?.file_type().is_block_device());
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    let other = rig.target("b");
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    csi.node_publish_volume(publish("vol-a", &other, block()))?;
+    let device = only_device(rig)?;
+    File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
+    let mut found = [0; 7];
+    File::open(&other)?.read_exact_at(&mut found, 0)?;
+    ensure!(&found == b"content", "{found:?}");
+    csi.node_unpublish_volume(unpublish("vol-a", &other))?;
+    ensure!(only_device(rig)? == device && target.metadata()?.file_type().is_block_device());
+    Ok(())
 }
 
 fn read_only_beside_read_write_is_refused(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        let other = rig.target("b");
-        csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let beside = csi.node_publish_volume(publish_read_only("vol-a", &other, block()));
-        refused(beside, Code::FailedPrecondition, "vol-a")?;
-        ensure!(!other.exists());
-        let here = csi.node_publish_volume(publish_read_only("vol-a", target, block()));
-        ensure!(here.is_err());
-        csi.node_unpublish_volume(unpublish("vol-a", target))?;
-        csi.node_publish_volume(publish_read_only("vol-a", &other, block()))?;
-        refused(csi.node_publish_volume(publish("vol-a", target, block())), Code::FailedPrecondition, "vol-a")?;
-        ensure!(only_device(rig)?.read_only);
-        csi.node_unpublish_volume(unpublish("vol-a", &other))?;
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    let other = rig.target("b");
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    let beside = csi.node_publish_volume(publish_read_only("vol-a", &other, block()));
+    refused(beside, Code::FailedPrecondition, "vol-a")?;
+    ensure!(!other.exists());
+    let here = csi.node_publish_volume(publish_read_only("vol-a", target, block()));
+    ensure!(here.is_err());
+    csi.node_unpublish_volume(unpublish("vol-a", target))?;
+    csi.node_publish_volume(publish_read_only("vol-a", &other, block()))?;
+    refused(csi.node_publish_volume(publish("vol-a", target, block())), Code::FailedPrecondition, "vol-a")?;
+    ensure!(only_device(rig)?.read_only);
+    Ok(())
 }
 
 fn a_device_for_readers_refuses_writes(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        for request in [
-            publish_read_only("vol-a", target, block()),
-            publish("vol-a", target, block_in(Mode::MultiNodeReaderOnly)),
-            publish("vol-a", target, block_in(Mode::SingleNodeReaderOnly)),
-        ] {
-            csi.node_publish_volume(request)?;
-            ensure!(only_device(rig)?.read_only);
-            let written = File::options().write(true).open(target).and_then(|file| file.write_all_at(b"x", 0));
-            ensure!(written.is_err(), "a reader has written");
-            csi.node_unpublish_volume(unpublish("vol-a", target))?;
-        }
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    for request in [
+        publish_read_only("vol-a", target, block()),
+        publish("vol-a", target, block_in(Mode::MultiNodeReaderOnly)),
+        publish("vol-a", target, block_in(Mode::SingleNodeReaderOnly)),
+    ] {
+        csi.node_publish_volume(request)?;
+        ensure!(only_device(rig)?.read_only);
+        let written = File::options().write(true).open(target).and_then(|file| file.write_all_at(b"x", 0));
+        ensure!(written.is_err(), "a reader has written");
+        csi.node_unpublish_volume(unpublish("vol-a", target))?;
+    }
+    Ok(())
 }
 
 fn the_last_target_releases_the_device_once(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        csi.create_volume(create("vol-b", SIZE, block()))?;
-        let other = rig.target("b");
-        csi.node_publish_volume(publish("vol-a", target, block()))?;
-        csi.node_unpublish_volume(unpublish("vol-a", target))?;
-        csi.node_publish_volume(publish("vol-b", &other, block()))?;
-        let device = only_device(rig)?;
-        // Repeating the first volume's unpublish must not take away a device that now serves another volume.
-        csi.node_unpublish_volume(unpublish("vol-a", target))?;
-        ensure!(only_device(rig)? == device);
-        csi.node_unpublish_volume(unpublish("vol-b", &other))?;
-        csi.delete_volume(delete("vol-b"))?;
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    csi.create_volume(create("vol-b", SIZE, block()))?;
+    let other = rig.target("b");
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    csi.node_unpublish_volume(unpublish("vol-a", target))?;
+    csi.node_publish_volume(publish("vol-b", &other, block()))?;
+    let device = only_device(rig)?;
+    // Repeating the first volume's unpublish must not take away a device that now serves another volume.
+    csi.node_unpublish_volume(unpublish("vol-a", target))?;
+    ensure!(only_device(rig)? == device);
+    Ok(())
 }
 
 fn one_writer_means_one_target(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        for mode in [Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter] {
-            csi.node_publish_volume(publish("vol-a", target, block_in(mode)))?;
-            let second = csi.node_publish_volume(publish("vol-a", &rig.target("b"), block_in(mode)));
-            refused(second, Code::FailedPrecondition, "vol-a")?;
-            ensure!(!rig.target("b").exists());
-            only_device(rig)?;
-            csi.node_unpublish_volume(unpublish("vol-a", target))?;
-        }
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    for mode in [Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter] {
+        csi.node_publish_volume(publish("vol-a", target, block_in(mode)))?;
+        let second = csi.node_publish_volume(publish("vol-a", &rig.target("b"), block_in(mode)));
+        refused(second, Code::FailedPrecondition, "vol-a")?;
+        ensure!(!rig.target("b").exists());
+        only_device(rig)?;
+        csi.node_unpublish_volume(unpublish("vol-a", target))?;
+    }
+    Ok(())
 }
 
 /// A kubelet binds a block volume's device to a path of its own, and puts a loop device over it.
 fn the_kubelets_lock_over_the_device_harms_nothing(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, _| {
-        let target = rig.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;
-        csi.node_publish_volume(publish("vol-a", &target, block()))?;
-        let global = rig.kubelet.map_globally(&target, "pv-a", "pod-1")?;
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(&global).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let lock = String::from_utf8(output.stdout)?.trim().to_owned();
-        // Publishing again finds the device by its backing file, not by its number.
-        csi.node_publish_volume(publish("vol-a", &target, block()))?;
-        only_device(rig)?;
-        ensure!(csi.node_get_volume_stats(stats("vol-a", &global))?.usage[0].total == SIZE);
-        csi.node_expand_volume(node_expand("vol-a", &target, 2 * SIZE))?;
-        ensure!(only_device(rig)?.size()? == u64::try_from(2 * SIZE)?);
-        rig.restart_helper()?;
-        rig.csi()?.node_publish_volume(publish("vol-a", &target, block()))?;
-        only_device(rig)?;
-        run(Command::new("losetup").arg("--detach").arg(&lock))?;
-        rig.kubelet.unmap_globally(&global)?;
-        rig.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
-        Ok(())
-    })
+    let (csi, _) = &volume(rig)?;
+    let target = rig.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;
+    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    let global = rig.kubelet.map_globally(&target, "pv-a", "pod-1")?;
+    let output = Command::new("losetup").args(["--find", "--show"]).arg(&global).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lock = String::from_utf8(output.stdout)?.trim().to_owned();
+    // Publishing again finds the device by its backing file, not by its number.
+    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    only_device(rig)?;
+    ensure!(csi.node_get_volume_stats(stats("vol-a", &global))?.usage[0].total == SIZE);
+    csi.node_expand_volume(node_expand("vol-a", &target, 2 * SIZE))?;
+    ensure!(only_device(rig)?.size()? == u64::try_from(2 * SIZE)?);
+    rig.restart_helper()?;
+    rig.csi()?.node_publish_volume(publish("vol-a", &target, block()))?;
+    only_device(rig)?;
+    run(Command::new("losetup").arg("--detach").arg(&lock))?;
+    rig.kubelet.unmap_globally(&global)?;
+    Ok(())
 }
 
 fn a_dying_device_is_never_doubled(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let device = only_device(rig)?;
-        let open = File::options().read(true).write(true).open(&device.path)?;
-        refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "open")?;
-        // It is published again while a process has it open: the same device remains in use.
-        csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let revived = only_device(rig)?;
-        ensure!(revived.path == device.path, "{revived:?} beside {device:?}");
-        drop(open);
-        let revived = only_device(rig)?;
-        ensure!(!revived.autoclear, "{revived:?}");
-        File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    let device = only_device(rig)?;
+    let open = File::options().read(true).write(true).open(&device.path)?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "open")?;
+    // It is published again while a process has it open: the same device remains in use.
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    let revived = only_device(rig)?;
+    ensure!(revived.path == device.path, "{revived:?} beside {device:?}");
+    drop(open);
+    let revived = only_device(rig)?;
+    ensure!(!revived.autoclear, "{revived:?}");
+    File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
+    Ok(())
 }
 
 fn numbers_are_taken_in_rotation(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        let mut last = None;
-        for _ in 0..3 {
-            csi.node_publish_volume(publish("vol-a", target, block()))?;
-            let number = only_device(rig)?.number();
-            ensure!(number != last, "number {number:?} was just given back");
-            last = number;
-            csi.node_unpublish_volume(unpublish("vol-a", target))?;
-        }
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    let mut last = None;
+    for _ in 0..3 {
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        let number = only_device(rig)?.number();
+        ensure!(number != last, "number {number:?} was just given back");
+        last = number;
+        csi.node_unpublish_volume(unpublish("vol-a", target))?;
+    }
+    Ok(())
 }
 
 fn a_new_volume_reads_zeros(rig: &mut Rig) -> Result<()> {
@@ -284,16 +264,15 @@ fn parameters_choose_block_size_and_sparseness(rig: &mut Rig) -> Result<()> {
 }
 
 fn a_filesystem_on_the_device_can_be_used(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, csi, target| {
-        csi.node_publish_volume(publish("vol-a", target, block()))?;
-        run(Command::new("mkfs.ext4").arg("-q").arg(target))?;
-        let inside = rig.work().join("inside");
-        fs::create_dir(&inside)?;
-        run(Command::new("mount").args(["-t", "ext4"]).arg(target).arg(&inside))?;
-        fs::write(inside.join("file"), "content")?;
-        refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "")?;
-        ensure!(fs::read(inside.join("file"))? == b"content");
-        rustix::mount::unmount(&inside, rustix::mount::UnmountFlags::NOFOLLOW)?;
-        Ok(())
-    })
+    let (csi, target) = &volume(rig)?;
+    csi.node_publish_volume(publish("vol-a", target, block()))?;
+    run(Command::new("mkfs.ext4").arg("-q").arg(target))?;
+    let inside = rig.work().join("inside");
+    fs::create_dir(&inside)?;
+    run(Command::new("mount").args(["-t", "ext4"]).arg(target).arg(&inside))?;
+    fs::write(inside.join("file"), "content")?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "")?;
+    ensure!(fs::read(inside.join("file"))? == b"content");
+    rustix::mount::unmount(&inside, rustix::mount::UnmountFlags::NOFOLLOW)?;
+    Ok(())
 }

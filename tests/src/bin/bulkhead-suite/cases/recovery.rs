@@ -157,8 +157,6 @@ fn a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated(rig: &mu
         csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()))?;
         Ok(())
     })?;
-    csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a")))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -381,10 +379,7 @@ fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(rig: &mut Rig) -> Result<
     rig.kill_helper()?;
     fs::write(&marker, &content)?;
     fs::remove_file(&hidden)?;
-    rig.start_helper()?;
-    rig.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
-    rig.csi()?.delete_volume(delete("vol-a"))?;
-    Ok(())
+    rig.start_helper()
 }
 
 fn a_pool_mounted_noexec_is_published_the_same_after_a_restart(rig: &mut Rig) -> Result<()> {
@@ -399,7 +394,5 @@ fn a_pool_mounted_noexec_is_published_the_same_after_a_restart(rig: &mut Rig) ->
     rig.restart_helper()?;
     rig.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
     ensure!(mounts::at(&target)?.len() == 1);
-    rig.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
-    rig.csi()?.delete_volume(delete("vol-a"))?;
     Ok(())
 }

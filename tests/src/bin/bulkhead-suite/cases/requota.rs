@@ -146,11 +146,7 @@ fn a_copied_pool_is_limited_again(rig: &mut Rig) -> Result<()> {
     requota_ok(rig, &["vol-a: put into project 100000", "vol-b: put into", "3 volumes in ", "0 of them not limited"])?;
     is_idle(rig)?;
     ensure!(project_of(&copy.join("vol-a/data/some/where/file"))? == 100_000);
-    check_limited(rig)?;
-    for id in ["vol-a", "vol-b", "vol-c"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
-    Ok(())
+    check_limited(rig)
 }
 
 fn volumes_made_without_quotas_are_limited(rig: &mut Rig) -> Result<()> {
@@ -166,8 +162,7 @@ fn volumes_made_without_quotas_are_limited(rig: &mut Rig) -> Result<()> {
     requota_ok(rig, &["vol-a: put into project 100000", "expand it, or delete files"])?;
     is_idle(rig)?;
     fs::remove_file(data.join("file"))?;
-    check_limited(rig)?;
-    rig.helper()?.ask(&delete("vol-a")).map(drop)
+    check_limited(rig)
 }
 
 /// Makes vol-a and vol-b without quotas, and stops the helper. Returns the data of the two.
@@ -250,11 +245,7 @@ fn a_hostile_tree_is_walked_and_left(rig: &mut Rig) -> Result<()> {
     let without_depth = 1 + 1 + 4 + 1 + 1 + 1 + 2;
     ensure!(charged == without_depth + 1500 - uncharged, "{charged} inodes are charged, {uncharged} are not: {said}");
     fs::remove_dir_all(&outside)?;
-    check_bound(rig)?;
-    for id in ["vol-a", "vol-b"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
-    Ok(())
+    check_bound(rig)
 }
 
 fn a_run_that_was_killed_is_finished_by_the_next(rig: &mut Rig) -> Result<()> {
@@ -290,11 +281,7 @@ fn a_run_that_was_killed_is_finished_by_the_next(rig: &mut Rig) -> Result<()> {
     let charged = quotas::inodes(&rig.pool().directory)?;
     let own = charged.iter().find(|quota| quota.project == project).context("nothing is charged")?;
     ensure!(own.used == entries(&rig.pool().volume("vol-a"))?, "{charged:?}");
-    check_limited(rig)?;
-    for id in ["vol-a", "vol-b"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
-    Ok(())
+    check_limited(rig)
 }
 
 /// A volume that is mounted or attached although the helper is gone: a pod goes on using it.
@@ -329,11 +316,7 @@ fn a_pool_in_use_is_left_alone_unless_told(rig: &mut Rig) -> Result<()> {
     rig.helper()?.ask(&Request::LoopDetach { volume: volume("vol-b") })?;
     rig.stop_helper()?;
     is_idle(rig)?;
-    check_limited(rig)?;
-    for id in ["vol-a", "vol-b"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
-    Ok(())
+    check_limited(rig)
 }
 
 fn a_run_beside_a_tenant_that_keeps_moving_ends(rig: &mut Rig) -> Result<()> {
@@ -366,11 +349,7 @@ fn a_run_beside_a_tenant_that_keeps_moving_ends(rig: &mut Rig) -> Result<()> {
     ensure!(good || project_of(&rig.pool().volume("vol-a"))? == 0, "it would be served: {said}");
     requota_ok(rig, &[])?;
     is_idle(rig)?;
-    check_limited(rig)?;
-    for id in ["vol-a", "vol-b"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
-    Ok(())
+    check_limited(rig)
 }
 
 /// As after a copy that took the project ids along: they are those of the original, which is on the same filesystem.
@@ -392,9 +371,5 @@ fn projects_of_another_pool_on_the_filesystem_are_not_used(rig: &mut Rig) -> Res
     let (good, said) = requota(rig, &["--other-pool", &rig.work().to_string_lossy()])?;
     ensure!(!good && said.contains("is no other pool on the filesystem"), "{said}");
     fs::remove_dir_all(&other)?;
-    check_limited(rig)?;
-    for id in ["vol-a", "vol-b"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
-    Ok(())
+    check_limited(rig)
 }

@@ -34,18 +34,13 @@ fn usage_of(answer: &NodeGetVolumeStatsResponse, unit: Unit) -> Result<VolumeUsa
 }
 
 fn a_directory_volume_has_bytes_and_inodes(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     let answer = csi.node_get_volume_stats(stats("vol-a", &target))?;
     ensure!(usage_of(&answer, Unit::Bytes)?.total == SIZE, "{answer:?}");
     // One per 16 KiB, but never fewer than 1,024.
     ensure!(usage_of(&answer, Unit::Inodes)?.total == 1024, "{answer:?}");
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    refused(csi.node_get_volume_stats(stats("vol-a", &target)), Code::NotFound, "vol-a")?;
-    csi.delete_volume(delete("vol-a"))?;
-    Ok(())
+    refused(csi.node_get_volume_stats(stats("vol-a", &target)), Code::NotFound, "vol-a")
 }
 
 fn a_block_volume_has_its_size_at_the_target_and_at_the_global_map_path(rig: &mut Rig) -> Result<()> {
@@ -59,10 +54,7 @@ fn a_block_volume_has_its_size_at_the_target_and_at_the_global_map_path(rig: &mu
         ensure!(usage_of(&answer, Unit::Bytes)?.total == SIZE && answer.usage.len() == 1, "{answer:?}");
     }
     rig.kubelet.unmap_globally(&global)?;
-    refused(csi.node_get_volume_stats(stats("vol-a", &global)), Code::NotFound, "vol-a")?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
-    Ok(())
+    refused(csi.node_get_volume_stats(stats("vol-a", &global)), Code::NotFound, "vol-a")
 }
 
 fn condition_is_always_told(rig: &mut Rig) -> Result<()> {
@@ -81,10 +73,7 @@ fn condition_is_always_told(rig: &mut Rig) -> Result<()> {
 }
 
 fn what_is_not_there_is_not_found(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     for (id, path) in [
         ("vol-z", target.clone()),
         ("No Id", target.clone()),
@@ -99,8 +88,6 @@ fn what_is_not_there_is_not_found(rig: &mut Rig) -> Result<()> {
         let answer = csi.node_get_volume_stats(stats(id, &path));
         refused(answer, Code::NotFound, "").with_context(|| format!("{id} at {}", path.display()))?;
     }
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -112,10 +99,6 @@ fn another_volumes_path_is_not_found(rig: &mut Rig) -> Result<()> {
     }
     for (id, at) in [("vol-a", "vol-b"), ("vol-b", "vol-a"), ("vol-b", "vol-c")] {
         refused(csi.node_get_volume_stats(stats(id, &rig.target(at))), Code::NotFound, id)?;
-    }
-    for id in ["vol-a", "vol-b", "vol-c"] {
-        csi.node_unpublish_volume(unpublish(id, &rig.target(id)))?;
-        csi.delete_volume(delete(id))?;
     }
     Ok(())
 }
@@ -136,15 +119,11 @@ fn a_device_that_is_not_ours_is_not_found(rig: &mut Rig) -> Result<()> {
     rustix::mount::unmount(&target, rustix::mount::UnmountFlags::NOFOLLOW)?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     std::fs::remove_file(&target)?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 fn use_is_counted(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     let before = csi.node_get_volume_stats(stats("vol-a", &target))?;
     std::fs::write(target.join("file"), vec![1; 4 << 20])?;
     std::fs::File::open(target.join("file"))?.sync_all()?;
@@ -155,16 +134,11 @@ fn use_is_counted(rig: &mut Rig) -> Result<()> {
     ensure!(filled.used + filled.available == filled.total, "{filled:?}");
     let (empty, filled) = (usage_of(&before, Unit::Inodes)?, usage_of(&after, Unit::Inodes)?);
     ensure!(filled.used == empty.used + 1 && filled.used + filled.available == filled.total, "{empty:?} {filled:?}");
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 fn available_is_never_negative(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     std::fs::write(target.join("file"), vec![1; 8 << 20])?;
     std::fs::File::open(target.join("file"))?.sync_all()?;
     // An operator reduces the space without the driver's knowledge.
@@ -176,8 +150,6 @@ fn available_is_never_negative(rig: &mut Rig) -> Result<()> {
     let answer = csi.node_get_volume_stats(stats("vol-a", &target))?;
     let bytes = usage_of(&answer, Unit::Bytes)?;
     ensure!(bytes.total == SIZE && bytes.used >= 8 * MIB && bytes.available >= 0, "{bytes:?}");
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -185,16 +157,11 @@ fn a_pool_without_quotas_says_so(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.pools[0].options = ",quota=none".to_owned();
     rig.start()?;
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     let answer = csi.node_get_volume_stats(stats("vol-a", &target))?;
     let bytes = usage_of(&answer, Unit::Bytes)?;
     ensure!((bytes.total, bytes.used, bytes.available) == (SIZE, 0, 0), "{bytes:?}");
     let condition = answer.volume_condition.context("no condition")?;
     ensure!(condition.message.contains("not enforced") && !condition.abnormal, "{condition:?}");
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }

@@ -81,15 +81,11 @@ fn what_was_removed_by_hand_is_unpublished(rig: &mut Rig) -> Result<()> {
 }
 
 fn stacked_mounts_of_the_volume_are_all_undone(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     mount_bind(rig.pool().volume("vol-a").join("data"), &target)?;
     ensure!(mounts::at(&target)?.len() == 2);
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     ensure!(mounts::at(&target)?.is_empty() && !target.exists());
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -106,7 +102,6 @@ fn a_foreign_mount_at_the_target_stays(rig: &mut Rig) -> Result<()> {
     // The directory does not belong to the helper: there is nothing to do.
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     fs::remove_dir(&target)?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -121,44 +116,30 @@ fn a_directory_with_content_at_the_target_stays(rig: &mut Rig) -> Result<()> {
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     ensure!(fs::read(target.join("precious"))? == b"content");
     fs::remove_dir_all(&target)?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 fn a_mount_inside_the_volume_keeps_it_busy(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     fs::create_dir(target.join("inner"))?;
     mount_bind(rig.logs(), target.join("inner"))?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
     ensure!(mounts::at(&target)?.len() == 1 && mounts::at(&target.join("inner"))?.len() == 1);
     refused(csi.delete_volume(delete("vol-a")), Code::FailedPrecondition, "vol-a")?;
     unmount(target.join("inner"), UnmountFlags::NOFOLLOW)?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 fn an_open_file_inside_the_volume_keeps_it_busy(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, mount()))?;
     let open = fs::File::create(target.join("file"))?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
     drop(open);
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
 fn an_open_device_is_released_when_it_is_closed(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, block()))?;
-    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    let (csi, target) = rig.published(create("vol-a", SIZE, block()))?;
     // Open as in a container: through a separate node, not through the target.
     let device = loops::backed_by(&rig.pool().device()?)?;
     let open = fs::File::open(&device[0].path)?;
@@ -172,8 +153,6 @@ fn an_open_device_is_released_when_it_is_closed(rig: &mut Rig) -> Result<()> {
     let open = fs::File::open(&target)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
     drop(open);
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -194,7 +173,6 @@ fn a_short_look_at_the_device_does_not_fail_the_call(rig: &mut Rig) -> Result<()
         ensure!(look.join().is_ok());
         ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty());
     }
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -213,10 +191,6 @@ fn another_volumes_device_is_never_touched(rig: &mut Rig) -> Result<()> {
     refused(csi.node_unpublish_volume(unpublish("vol-a", &a)), Code::FailedPrecondition, "mounted")?;
     ensure!(loops::backed_by(&rig.pool().device()?)? == before && mounts::at(&b)?.len() == 1);
     unmount(&a, UnmountFlags::NOFOLLOW)?;
-    for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
-        csi.node_unpublish_volume(unpublish(id, target))?;
-        csi.delete_volume(delete(id))?;
-    }
     Ok(())
 }
 
@@ -230,7 +204,5 @@ fn an_unknown_volume_or_target_is_done(rig: &mut Rig) -> Result<()> {
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a/b/c")))?;
     let foreign = csi.node_unpublish_volume(unpublish("vol-a", Path::new("/etc/x")));
-    refused(foreign, Code::InvalidArgument, "publish directory")?;
-    csi.delete_volume(delete("vol-a"))?;
-    Ok(())
+    refused(foreign, Code::InvalidArgument, "publish directory")
 }

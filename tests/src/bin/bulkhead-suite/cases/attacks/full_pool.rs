@@ -108,7 +108,6 @@ fn an_unfinished_volume_in_a_full_pool(rig: &mut Rig) -> Result<()> {
     wait::until(rig.patience(Duration::from_secs(10)), || {
         rig.helper()?.ask(&create("v0", directory_spec(MIB))).map(drop)
     })?;
-    rig.helper()?.ask(&delete("v0"))?;
     Ok(())
 }
 

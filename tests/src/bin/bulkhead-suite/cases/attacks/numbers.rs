@@ -63,9 +63,6 @@ fn volumes_without_end_are_refused(rig: &mut Rig) -> Result<()> {
     }
     // A deleted volume counts until it is gone.
     wait::until(rig.patience(Duration::from_secs(10)), || helper.ask(&create("vol-d", spec)).map(drop))?;
-    for id in ["vol-c", "vol-d"] {
-        helper.ask(&delete(id))?;
-    }
     Ok(())
 }
 
@@ -85,10 +82,6 @@ fn targets_without_end_are_refused(rig: &mut Rig) -> Result<()> {
     denied(helper.request(&bind("vol-a", "c"))?, ErrorKind::NoSpace, "--max-targets 1")?;
     helper.ask(&unbind("vol-b", "vol-b"))?;
     helper.ask(&bind("vol-a", "c"))?;
-    helper.ask(&unbind("vol-a", "c"))?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&delete(id))?;
-    }
     Ok(())
 }
 
@@ -98,12 +91,7 @@ fn a_volume_with_targets_without_end_is_refused_more(rig: &mut Rig) -> Result<()
     for number in 0..1000 {
         helper.ask(&bind("vol-a", &number.to_string()))?;
     }
-    denied(helper.request(&bind("vol-a", "beyond"))?, ErrorKind::NoSpace, "limit for one volume is 1000")?;
-    for number in 0..1000 {
-        helper.ask(&unbind("vol-a", &number.to_string()))?;
-    }
-    helper.ask(&delete("vol-a"))?;
-    Ok(())
+    denied(helper.request(&bind("vol-a", "beyond"))?, ErrorKind::NoSpace, "limit for one volume is 1000")
 }
 
 /// The numbers of all loop devices in the helpers' range, bound or not.
@@ -140,7 +128,7 @@ fn devices_without_end_are_held_back(rig: &mut Rig) -> Result<()> {
                             Err(error) => bail!("{error}"),
                         }
                     }
-                    client.ask(&delete(&id)).map(drop)
+                    Ok(())
                 })
             })
             .collect();
@@ -175,5 +163,5 @@ fn a_number_of_a_device_is_not_used_by_the_next_helper(rig: &mut Rig) -> Result<
     }
     let steps: Vec<u32> = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) % (OURS - 1)).collect();
     ensure!(steps.iter().all(|step| (1..1000).contains(step)), "{numbers:?}");
-    rig.helper()?.ask(&delete("vol-a")).map(drop)
+    Ok(())
 }

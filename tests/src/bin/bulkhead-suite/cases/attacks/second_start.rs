@@ -45,7 +45,6 @@ fn a_second_start_takes_no_name_from_the_helper_that_serves(rig: &mut Rig) -> Re
         rig.helper()?.ask(&bind("vol-a", "a"))?;
         rig.helper()?.ask(&unbind("vol-a", "a"))?;
     }
-    rig.helper()?.ask(&delete("vol-a"))?;
     Ok(())
 }
 

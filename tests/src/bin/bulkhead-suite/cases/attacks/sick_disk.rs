@@ -56,7 +56,6 @@ fn a_creation_that_is_not_on_the_disk_is_not_done(rig: &mut Rig) -> Result<()> {
     }
     drop(sick);
     helper.ask(&create("v0", directory_spec(SIZE)))?;
-    helper.ask(&delete("v0"))?;
     Ok(())
 }
 
@@ -98,6 +97,5 @@ fn what_cannot_be_moved_out_of_the_way_is_emptied_where_it_is(rig: &mut Rig) -> 
         Ok(())
     })?;
     helper.ask(&create("v0", directory_spec(SIZE)))?;
-    helper.ask(&delete("v0"))?;
     Ok(())
 }

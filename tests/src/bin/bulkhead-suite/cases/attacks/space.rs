@@ -47,9 +47,7 @@ fn retag(path: &Path, project: u32) -> Result<()> {
 /// A guest discards its device: the blocks of its image become free, but still belong to it.
 fn discarded_blocks_are_not_promised_again(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 128 << 20;
-    let (csi, target) = (rig.csi()?, rig.target("a"));
-    csi.create_volume(create("vol-a", SIZE.try_into()?, block()))?;
-    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    let (_, target) = rig.published(create("vol-a", SIZE.try_into()?, block()))?;
     std::thread::sleep(SPACE_LASTS);
     let before = rig.helper()?.pool_status("default")?;
     run(Command::new("blkdiscard").arg(&target))?;
@@ -67,18 +65,12 @@ fn discarded_blocks_are_not_promised_again(rig: &mut Rig) -> Result<()> {
             no_room(helper.request(&helper::create("vol-b", spec))?)?;
         }
     }
-    rig.restart_frontend()?;
-    let csi = rig.csi()?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
-    Ok(())
+    rig.restart_frontend()
 }
 
 /// Files without content use up nobody's bytes, but inodes are limited as well.
 fn empty_files_in_other_projects_are_reported(rig: &mut Rig) -> Result<()> {
-    let (csi, target) = (rig.csi()?, rig.target("a"));
-    csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (_, target) = rig.published(create("vol-a", 16 * MIB, mount()))?;
     for number in 0..20 {
         let file = target.join(number.to_string());
         File::create(&file)?;
@@ -88,8 +80,6 @@ fn empty_files_in_other_projects_are_reported(rig: &mut Rig) -> Result<()> {
     rig.restart_helper()?;
     let evasion = Condition::QuotaEvasion { bytes: 0, inodes: 20, first: 114_711, more: false };
     reported(rig, REPORTED_WITHIN, &evasion)?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
 
@@ -97,9 +87,7 @@ fn empty_files_in_other_projects_are_reported(rig: &mut Rig) -> Result<()> {
 fn a_tenant_that_takes_all_project_ids_is_reported(rig: &mut Rig) -> Result<()> {
     rig.helper_flags = vec!["--project-ids".to_owned(), "7000-7059".to_owned()];
     rig.start()?;
-    let (csi, target) = (rig.csi()?, rig.target("a"));
-    csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let (_, target) = rig.published(create("vol-a", 16 * MIB, mount()))?;
     for project in 7001..=7059 {
         let file = target.join(project.to_string());
         File::create(&file)?;
@@ -124,10 +112,6 @@ fn a_tenant_that_takes_all_project_ids_is_reported(rig: &mut Rig) -> Result<()> 
         .map(|quota| quota.project)
         .collect();
     ensure!(limited == [7000, 7042], "{limited:?}");
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    for id in ["vol-a", "vol-b"] {
-        csi.delete_volume(delete(id))?;
-    }
     Ok(())
 }
 
@@ -153,9 +137,5 @@ fn a_file_moved_into_a_deleted_volumes_project_is_reported(rig: &mut Rig) -> Res
         ensure!(status.emptying == 0 && status.conditions.as_slice().is_empty(), "{status:?}");
         Ok(())
     })?;
-    // The frontend has closed the connection, on which nothing was said for so long.
-    let csi = rig.csi()?;
-    csi.node_unpublish_volume(unpublish("vol-b", &target))?;
-    csi.delete_volume(delete("vol-b"))?;
     Ok(())
 }

@@ -164,5 +164,5 @@ fn a_copy_counts_as_a_filesystem(rig: &mut Rig) -> Result<()> {
     denied(helper.request(&create_from("vol-b", spec, "snap-1"))?, ErrorKind::Invalid, "too small to grow")?;
     helper.ask(&create_from("vol-b", filesystem_spec(SIZE), "snap-1"))?;
     helper.ask(&delete("vol-b"))?;
-    helper.ask(&delete_snapshot("snap-1")).map(drop)
+    Ok(())
 }

@@ -105,7 +105,7 @@ fn a_restored_volume_is_as_thick_as_any_other(rig: &mut Rig) -> Result<()> {
         helper.ask(&delete(id))?;
     }
     end(&helper, "vol-a")?;
-    helper.ask(&delete_snapshot("snap-1")).map(drop)
+    Ok(())
 }
 
 fn sources_and_copies_are_deleted_in_any_order(rig: &mut Rig) -> Result<()> {
@@ -155,9 +155,6 @@ fn a_repeated_request_finds_what_is_there(rig: &mut Rig) -> Result<()> {
     ensure!(take(&helper, "vol-a", "snap-1")? == first);
     helper.ask(&delete_snapshot("snap-1"))?;
     ensure!(helper.ask(&create_from("vol-b", spec, "snap-1"))? == Reply::Size(bytes(SIZE)));
-    for id in ["vol-b", "vol-z"] {
-        helper.ask(&delete(id))?;
-    }
     Ok(())
 }
 
@@ -211,7 +208,7 @@ fn a_volume_in_too_many_pieces_is_not_copied(rig: &mut Rig) -> Result<()> {
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
     helper.ask(&delete("vol-b"))?;
     end(&helper, "vol-a")?;
-    helper.ask(&delete_snapshot("snap-1")).map(drop)
+    Ok(())
 }
 
 fn a_pool_that_cannot_share_blocks_says_so(rig: &mut Rig) -> Result<()> {
@@ -224,7 +221,7 @@ fn a_pool_that_cannot_share_blocks_says_so(rig: &mut Rig) -> Result<()> {
     for request in [create_snapshot("vol-a", "snap-1"), create_from("vol-b", image_spec(SIZE), "vol-a")] {
         denied(helper.request(&request)?, ErrorKind::Unsupported, "reflink")?;
     }
-    helper.ask(&delete("vol-a")).map(drop)
+    Ok(())
 }
 
 /// Since it has shared blocks, the pool's filesystem may want larger ones for direct I/O.

@@ -165,7 +165,7 @@ fn what_was_not_written_out_counts_as_pieces(rig: &mut Rig) -> Result<()> {
     ensure!(rig.pool().entries()? == ["snap-1", "vol-a"], "nothing is left");
     drop(device);
     end(&helper, "vol-a")?;
-    helper.ask(&delete_snapshot("snap-1")).map(drop)
+    Ok(())
 }
 
 /// A pool on a filesystem of so many MiB that mkfs.xfs makes with an option.
@@ -202,7 +202,7 @@ fn what_a_pool_that_grew_needs_for_itself_is_not_promised(rig: &mut Rig) -> Resu
     super::fill(&rig.target("vol-a"), 2, 0, SIZE).context("a thick volume is written to")?;
     end(&helper, "vol-a")?;
     helper.ask(&delete("vol-z"))?;
-    helper.ask(&delete_snapshot("snap-1")).map(drop)
+    Ok(())
 }
 
 fn a_pool_with_large_blocks_copies_too(rig: &mut Rig) -> Result<()> {
@@ -218,5 +218,5 @@ fn a_pool_with_large_blocks_copies_too(rig: &mut Rig) -> Result<()> {
     super::check_filled(&super::image(rig, "vol-b"), 0, 4 * MIB + 4096, 4 * MIB - 4096)?;
     helper.ask(&delete("vol-b"))?;
     end(&helper, "vol-a")?;
-    helper.ask(&delete_snapshot("snap-1")).map(drop)
+    Ok(())
 }

@@ -81,9 +81,6 @@ fn a_pool_of_copies_is_rewritten_to_the_last_block(rig: &mut Rig) -> Result<()> 
             helper.ask(&request)?;
         }
     }
-    for id in ["snap-1", "snap-2"] {
-        helper.ask(&delete_snapshot(id))?;
-    }
     Ok(())
 }
 

@@ -75,5 +75,5 @@ fn a_flood_of_projects_delays_nothing(rig: &mut Rig) -> Result<()> {
     let conditions = rig.helper()?.pool_status("default")?.conditions;
     let grown = |condition: &Condition| matches!(condition, Condition::QuotaFiles { bytes } if *bytes > 10 * MIB);
     ensure!(conditions.as_slice().iter().any(grown), "{conditions:?}");
-    rig.helper()?.ask(&delete("tenant")).map(drop)
+    Ok(())
 }

@@ -1,0 +1,139 @@
+//! What a test has made by way of either process and not undone: its rig undoes that at the end.
+//!
+//! Only what was granted counts. What a refused call leaves behind, or one that was granted an undo, is a leak.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+use bulkhead_protocol::Request;
+
+use crate::csi::CsiClient;
+use crate::csi::v1::{DeleteSnapshotRequest, DeleteVolumeRequest, NodeUnpublishVolumeRequest};
+use crate::helper::HelperClient;
+
+/// A call that undoes another one.
+#[derive(Clone, Debug)]
+pub enum Undo {
+    /// Asks the frontend to unpublish a volume.
+    Unpublish(NodeUnpublishVolumeRequest),
+    /// Asks the frontend to delete a volume.
+    DeleteVolume(DeleteVolumeRequest),
+    /// Asks the frontend to delete a snapshot.
+    DeleteSnapshot(DeleteSnapshotRequest),
+    /// Asks the helper.
+    Ask(Request),
+}
+
+/// What an undo removes.
+enum Thing<'a> {
+    Volume(&'a str),
+    Snapshot(&'a str),
+    Publication(&'a str, &'a Path),
+    Device(&'a str),
+    Filesystem(&'a str),
+}
+
+/// What is still to be undone, the newest last. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Pending(Arc<Mutex<Vec<Undo>>>);
+
+impl Pending {
+    /// Records that something was made, which this call undoes.
+    pub fn made(&self, undo: Undo) {
+        let mut pending = self.lock();
+        if !pending.iter().any(|other| other.settles(&undo) && undo.settles(other)) {
+            pending.push(undo);
+        }
+    }
+
+    /// Records that this call was granted.
+    pub fn undone(&self, undo: &Undo) {
+        self.lock().retain(|other| !undo.settles(other));
+    }
+
+    /// Records that the helper has granted a request.
+    pub fn granted(&self, request: &Request) {
+        match undoing(request) {
+            Some(undo) => self.made(Undo::Ask(undo)),
+            None => self.undone(&Undo::Ask(request.clone())),
+        }
+    }
+
+    /// Takes everything, the newest first.
+    pub fn take(&self) -> Vec<Undo> {
+        self.lock().drain(..).rev().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Undo>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Undo {
+    /// Carries it out, by way of the frontend if that is what it was made by.
+    pub fn carry_out(&self, helper: &HelperClient, csi: Option<&CsiClient>) -> Result<()> {
+        let csi = csi.context("the frontend does not run");
+        let done = match self {
+            Self::Unpublish(call) => csi.and_then(|csi| Ok(csi.node_unpublish_volume(call.clone()).map(drop)?)),
+            Self::DeleteVolume(call) => csi.and_then(|csi| Ok(csi.delete_volume(call.clone()).map(drop)?)),
+            Self::DeleteSnapshot(call) => csi.and_then(|csi| Ok(csi.delete_snapshot(call.clone()).map(drop)?)),
+            Self::Ask(request) => helper.ask_patiently(request).map(drop),
+        };
+        done.with_context(|| format!("undo what the test has made: {self:?}"))
+    }
+
+    /// Whether it is the frontend that is asked.
+    pub fn is_for_the_frontend(&self) -> bool {
+        !matches!(self, Self::Ask(_))
+    }
+
+    fn removes(&self) -> Option<Thing<'_>> {
+        Some(match self {
+            Self::Unpublish(call) => Thing::Publication(&call.volume_id, Path::new(&call.target_path)),
+            Self::DeleteVolume(call) => Thing::Volume(&call.volume_id),
+            Self::DeleteSnapshot(call) => Thing::Snapshot(&call.snapshot_id),
+            Self::Ask(Request::Unmount { volume, target } | Request::RemoveDevice { volume, target }) => {
+                Thing::Publication(volume.as_str(), Path::new(target.path.as_str()))
+            }
+            Self::Ask(Request::Delete { volume } | Request::DeleteUnused { volume }) => Thing::Volume(volume.as_str()),
+            Self::Ask(Request::DeleteSnapshot { snapshot }) => Thing::Snapshot(snapshot.as_str()),
+            Self::Ask(Request::LoopDetach { volume }) => Thing::Device(volume.as_str()),
+            Self::Ask(Request::UnmountFilesystem { volume }) => Thing::Filesystem(volume.as_str()),
+            Self::Ask(_) => return None,
+        })
+    }
+
+    /// Whether there is nothing left for the other to remove once this was granted, whichever process was asked.
+    fn settles(&self, other: &Self) -> bool {
+        let (Some(done), Some(other)) = (self.removes(), other.removes()) else { return false };
+        match (done, other) {
+            // The helper knows a target by its path below a publish directory.
+            (Thing::Publication(volume, at), Thing::Publication(other, place)) => {
+                volume == other && (at.ends_with(place) || place.ends_with(at))
+            }
+            (Thing::Snapshot(one), Thing::Snapshot(other))
+            | (Thing::Device(one), Thing::Device(other))
+            | (Thing::Filesystem(one), Thing::Filesystem(other))
+            // A volume that is published is not deleted, and one that is not goes with its device.
+            | (
+                Thing::Volume(one),
+                Thing::Volume(other) | Thing::Publication(other, _) | Thing::Device(other) | Thing::Filesystem(other),
+            ) => one == other,
+            _ => false,
+        }
+    }
+}
+
+/// The request that undoes this one.
+fn undoing(request: &Request) -> Option<Request> {
+    match request.clone() {
+        Request::Create { volume, .. } | Request::CreateFrom { volume, .. } => Some(Request::Delete { volume }),
+        Request::CreateSnapshot { snapshot, .. } => Some(Request::DeleteSnapshot { snapshot }),
+        Request::BindMount { volume, target, .. } => Some(Request::Unmount { volume, target }),
+        Request::MakeDevice { volume, target, .. } => Some(Request::RemoveDevice { volume, target }),
+        Request::LoopAttach { volume, .. } => Some(Request::LoopDetach { volume }),
+        Request::MountFilesystem { volume } => Some(Request::UnmountFilesystem { volume }),
+        _ => None,
+    }
+}
