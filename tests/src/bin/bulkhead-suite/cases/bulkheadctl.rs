@@ -51,7 +51,7 @@ fn a_volume_of_a_dead_pool_is_shown_with_what_is_wrong(rig: &mut Rig) -> Result<
     repair(rig)?;
     let shown = ctl(rig, &["volume", "show", "vol-b"])?.succeeded()?;
     Printed::row(&shown, &["own:", "16 MiB"])?;
-    rig.csi()?.delete_volume(delete("vol-b")).map(drop).map_err(Into::into)
+    Ok(())
 }
 
 fn volumes_are_listed_with_what_is_used(rig: &mut Rig) -> Result<()> {

@@ -39,9 +39,6 @@ fn with_volumes(rig: &mut Rig, test: impl Fn(&mut Rig, &str, &Path, VolumeCapabi
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &target, capability.clone()))?;
         test(rig, id, &target, capability)?;
-        let csi = rig.csi()?;
-        csi.node_unpublish_volume(unpublish(id, &target))?;
-        csi.delete_volume(delete(id))?;
     }
     Ok(())
 }

@@ -187,7 +187,6 @@ fn half_made_volumes_are_swept(rig: &mut Rig) -> Result<()> {
             csi.create_volume(create(id, SIZE, capability.clone()))?;
             Ok(())
         })?;
-        csi.delete_volume(delete(id))?;
     }
     Ok(())
 }

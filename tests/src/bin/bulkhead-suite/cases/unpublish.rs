@@ -59,7 +59,6 @@ fn what_was_unmounted_by_hand_is_unpublished(rig: &mut Rig) -> Result<()> {
         unmount(&target, UnmountFlags::NOFOLLOW)?;
         csi.node_unpublish_volume(unpublish(id, &target))?;
         ensure!(!target.exists());
-        csi.delete_volume(delete(id))?;
     }
     Ok(())
 }
@@ -75,7 +74,6 @@ fn what_was_removed_by_hand_is_unpublished(rig: &mut Rig) -> Result<()> {
         unmount(&target, UnmountFlags::NOFOLLOW)?;
         fs::remove_dir_all(&parent)?;
         csi.node_unpublish_volume(unpublish(id, &target))?;
-        csi.delete_volume(delete(id))?;
     }
     Ok(())
 }

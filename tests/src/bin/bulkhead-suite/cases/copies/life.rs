@@ -246,7 +246,6 @@ fn a_volume_that_is_not_accessed_directly_any_more_says_so(rig: &mut Rig) -> Res
             }
             helper.ask(&detach(id))?;
         }
-        helper.ask(&delete(id))?;
     }
     Ok(())
 }

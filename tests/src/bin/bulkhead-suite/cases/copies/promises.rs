@@ -216,7 +216,5 @@ fn a_pool_with_large_blocks_copies_too(rig: &mut Rig) -> Result<()> {
     helper.ask(&create_from("vol-b", image_spec(8 * MIB), "snap-1"))?;
     super::check_filled(&super::image(rig, "vol-b"), 1, 0, 4 * MIB + 4096)?;
     super::check_filled(&super::image(rig, "vol-b"), 0, 4 * MIB + 4096, 4 * MIB - 4096)?;
-    helper.ask(&delete("vol-b"))?;
-    end(&helper, "vol-a")?;
     Ok(())
 }

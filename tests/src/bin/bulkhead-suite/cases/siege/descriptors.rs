@@ -99,15 +99,5 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Re
     for _ in 0..2 {
         rig.restart_helper().context("a start with everything published")?;
     }
-    let helper = rig.helper()?;
-    for (number, id) in ids.iter().enumerate() {
-        if number % 2 == 0 {
-            helper.ask(&unbind(id, id))?;
-        } else {
-            helper.ask(&Request::RemoveDevice { volume: volume(id), target: target("work", id) })?;
-            helper.ask(&Request::LoopDetach { volume: volume(id) })?;
-        }
-        helper.ask(&delete(id))?;
-    }
     Ok(())
 }

@@ -172,5 +172,5 @@ fn keep_promises(rig: &mut Rig, tenants: &Tenants) -> Result<()> {
     for quota in &found {
         ensure!(quota.used + 256 >= quota.limit, "a volume could not use what it was promised: {quota:?}");
     }
-    rig.pool().entries()?.iter().try_for_each(|id| helper.ask(&delete(id)).map(drop))
+    Ok(())
 }
