@@ -1,13 +1,20 @@
 //! A process that has no capabilities but has access to a device, like root in a pod.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::VolumeSpec;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::helper;
+use crate::pool::run;
+use crate::rig::Rig;
 
 /// How an attempt failed.
 pub mod errno {
@@ -76,6 +83,26 @@ pub fn attempt(attempt: Attempt, node: &Path, writing: bool, own_file: &Path) ->
     let errno = status.code().context("the attacker was killed")?;
     ensure!(errno < 97, "{attempt:?} by way of {} ends with {errno}", node.display());
     Ok(errno)
+}
+
+/// Puts a directory or a file into another project, as its owner can, even through a published mount.
+pub fn retag(path: &Path, project: impl Display) -> Result<()> {
+    run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
+}
+
+/// Makes a block volume, publishes it, deletes it, and returns a container's own node for the device that is gone.
+pub fn spent_node(rig: &Rig, id: &str, spec: VolumeSpec) -> Result<PathBuf> {
+    let helper = rig.helper()?;
+    for request in [helper::create(id, spec), helper::attach(id), helper::make_device(id, id)] {
+        helper.ask(&request)?;
+    }
+    let node = node_like(&rig.target(id), &rig.work().join(id))?;
+    for request in [helper::remove_device(id, id), helper::detach(id), helper::delete(id)] {
+        helper.ask(&request)?;
+    }
+    // It is removed in the background.
+    std::thread::sleep(Duration::from_millis(500));
+    Ok(node)
 }
 
 /// The first bytes of a device or a file.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bulkhead_protocol::{
     BlockSize, Bytes, DirectoryMode, Error, ErrorKind, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags,
-    NameHash, PoolStatus, Reply, Request, Response, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome,
-    decode, encode,
+    NameHash, PoolStatus, Reply, Request, Response, Socket, TargetPath, Usage, VolumeId, VolumeKind, VolumeSpec,
+    Welcome, decode, encode,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -108,6 +108,22 @@ impl HelperClient {
         match self.ask(&Request::PoolStatus { pool: pool.parse()? })? {
             Reply::Pool(status) => Ok(status),
             other => bail!("no status of pool {pool}: {other:?}"),
+        }
+    }
+
+    /// How a volume is used.
+    pub fn usage(&self, id: &str, target: Option<TargetPath>) -> Result<Usage> {
+        match self.ask(&Request::Usage { volume: volume(id), target })? {
+            Reply::Usage(usage) => Ok(usage),
+            other => bail!("no usage of {id}: {other:?}"),
+        }
+    }
+
+    /// The first hundred volumes.
+    pub fn volumes(&self) -> Result<Vec<VolumeId>> {
+        match self.ask(&Request::List { after: None, limit: 100 })? {
+            Reply::Volumes(page) => Ok(page.into_vec().into_iter().map(|listed| listed.volume).collect()),
+            other => bail!("no volumes: {other:?}"),
         }
     }
 
@@ -221,7 +237,12 @@ pub fn filesystem_spec(size: u64) -> VolumeSpec {
 
 /// The request to create a volume in the pool called default.
 pub fn create(id: &str, spec: VolumeSpec) -> Request {
-    Request::Create { volume: volume(id), pool: "default".parse().expect("pool"), spec }
+    create_in("default", id, spec)
+}
+
+/// The request to create a volume in a pool.
+pub fn create_in(pool: &str, id: &str, spec: VolumeSpec) -> Request {
+    Request::Create { volume: volume(id), pool: pool.parse().expect("pool"), spec }
 }
 
 /// The request to bind a volume read-write below the publish directory called work.
@@ -238,6 +259,11 @@ pub fn unbind(id: &str, path: &str) -> Request {
 /// The request to delete a volume.
 pub fn delete(id: &str) -> Request {
     Request::Delete { volume: volume(id) }
+}
+
+/// The request to delete a volume that was never published.
+pub fn discard(id: &str) -> Request {
+    Request::DeleteUnused { volume: volume(id) }
 }
 
 /// The request to mount the filesystem of a volume.

@@ -102,9 +102,14 @@ impl Pool {
         Ok(names)
     }
 
-    /// The directory or image of a volume.
+    /// The directory of a volume.
     pub fn volume(&self, id: &str) -> PathBuf {
         self.directory.join(id)
+    }
+
+    /// The image of a volume or snapshot.
+    pub fn image(&self, id: &str) -> PathBuf {
+        self.volume(id).join("image")
     }
 }
 

@@ -5,8 +5,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, Response, Usage, VolumeKind, VolumeSpec, encode};
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, Response, VolumeKind, VolumeSpec, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -35,24 +35,13 @@ fn allocate(id: &str) -> Request {
     Request::Allocate { volume: volume(id) }
 }
 
-fn usage(helper: &HelperClient, id: &str) -> Result<Usage> {
-    match helper.ask(&Request::Usage { volume: volume(id), target: None })? {
-        Reply::Usage(usage) => Ok(usage),
-        other => bail!("{other:?}"),
-    }
-}
-
 fn is_sparse(helper: &HelperClient, id: &str) -> Result<bool> {
-    Ok(matches!(usage(helper, id)?.spec.kind, VolumeKind::Image { sparse: true, .. }))
-}
-
-fn image(rig: &Rig, id: &str) -> std::path::PathBuf {
-    rig.pool().volume(id).join("image")
+    Ok(matches!(helper.usage(id, None)?.spec.kind, VolumeKind::Image { sparse: true, .. }))
 }
 
 /// Writes a block, in which there are no zeros, every so many bytes.
 fn scatter(rig: &Rig, id: &str, every: u64) -> Result<()> {
-    let file = File::options().write(true).open(image(rig, id))?;
+    let file = File::options().write(true).open(rig.pool().image(id))?;
     for at in (0..file.metadata()?.len()).step_by(every.try_into()?) {
         file.write_all_at(DATA, at)?;
     }
@@ -99,7 +88,7 @@ fn allocations_leave_the_reserve_alone(rig: &mut Rig) -> Result<()> {
     }
     let (refused, _) = answers.iter().find(|(_, answer)| answer.is_err()).context("there was room for both")?;
     // Nobody else feels it.
-    let other = File::options().write(true).open(image(rig, "vol-c"))?;
+    let other = File::options().write(true).open(rig.pool().image("vol-c"))?;
     other.write_all_at(&[1; 1 << 20], 3 * MIB)?;
     other.sync_all()?;
     drop(other);
@@ -112,7 +101,7 @@ fn allocations_leave_the_reserve_alone(rig: &mut Rig) -> Result<()> {
         ensure!(answer.is_ok(), "{answer:?}");
         Ok(())
     })?;
-    ensure!(image(rig, refused).metadata()?.blocks() * 512 >= size && !is_sparse(&helper, refused)?);
+    ensure!(rig.pool().image(refused).metadata()?.blocks() * 512 >= size && !is_sparse(&helper, refused)?);
     Ok(())
 }
 
@@ -144,7 +133,7 @@ fn a_long_allocation_is_done_in_parts(rig: &mut Rig) -> Result<()> {
         ensure!(!conditions.as_slice().iter().any(|found| matches!(found, Condition::NotAnswering { .. })));
         if parts == 3 {
             // What its pod gives back meanwhile is allocated again.
-            let image = File::options().write(true).open(image(rig, "vol-a"))?;
+            let image = File::options().write(true).open(rig.pool().image("vol-a"))?;
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(&image, flags, 4096, SIZE / 128)?;
         }
@@ -157,7 +146,7 @@ fn a_long_allocation_is_done_in_parts(rig: &mut Rig) -> Result<()> {
     }
     ensure!(parts >= 2, "it was done in {parts} parts");
     drop(delayed);
-    let (helper, file) = (rig.helper()?, File::open(image(rig, "vol-a"))?);
+    let (helper, file) = (rig.helper()?, File::open(rig.pool().image("vol-a"))?);
     ensure!(!is_sparse(&helper, "vol-a")? && file.metadata()?.blocks() * 512 >= SIZE);
     let mut block = [0; 8192];
     for at in (0..SIZE).step_by((SIZE / 64).try_into()?) {
@@ -183,18 +172,18 @@ fn only_what_is_sparse_and_whole_is_allocated(rig: &mut Rig) -> Result<()> {
     let file = File::create(&filler)?;
     let most = free.f_bavail * free.f_frsize - 4 * MIB;
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, most)?;
-    let before = image(rig, "vol-a").metadata()?.blocks();
+    let before = rig.pool().image("vol-a").metadata()?.blocks();
     for _ in 0..2 {
         ensure!(helper.ask(&allocate("vol-a"))? == Reply::Size(bytes(SIZE)));
     }
-    ensure!(image(rig, "vol-a").metadata()?.blocks() == before, "what its pod has given back was taken again");
+    ensure!(rig.pool().image("vol-a").metadata()?.blocks() == before, "what its pod has given back was taken again");
     drop(file);
     std::fs::remove_file(&filler)?;
     // What was cut off is not filled up in silence.
     helper.ask(&create("vol-b", sparse_spec(SIZE)))?;
-    File::options().write(true).open(image(rig, "vol-b"))?.set_len(SIZE / 2)?;
+    File::options().write(true).open(rig.pool().image("vol-b"))?.set_len(SIZE / 2)?;
     denied(helper.request(&allocate("vol-b"))?, ErrorKind::PoolBroken, "instead of")?;
-    ensure!(matches!(usage(&helper, "vol-b")?.condition, Some(Condition::ImageSize { .. })));
+    ensure!(matches!(helper.usage("vol-b", None)?.condition, Some(Condition::ImageSize { .. })));
     helper.ask(&create("vol-d", directory_spec(SIZE)))?;
     denied(helper.request(&allocate("vol-d"))?, ErrorKind::WrongKind, "a directory volume is never allocated")?;
     for from in [SIZE + 1, u64::MAX / 2, u64::MAX] {
@@ -215,7 +204,7 @@ fn limits_that_are_being_changed_are_nobody_elses(rig: &mut Rig) -> Result<()> {
     let delayed = Tracer::delay(process, "fsetxattr", rig.patience(Duration::from_secs(3)))?;
     changing.send(&encode(&Request::SetInodes { volume: volume("vol-a"), inodes: 50.try_into()? })?)?;
     while !changing.is_answered(Duration::from_millis(100))? {
-        let found = usage(&looking, "vol-a")?.condition;
+        let found = looking.usage("vol-a", None)?.condition;
         ensure!(found.is_none(), "while its limits are being changed: {found:?}");
     }
     drop(delayed);

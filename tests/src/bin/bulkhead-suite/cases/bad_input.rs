@@ -44,7 +44,7 @@ fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &HelperClient) -> Resu
     let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
-    helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    helper.ask(&attach("vol-b"))?;
     test(rig, &helper)?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&delete(id))?;

@@ -8,12 +8,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind as HelperError, Request};
+use bulkhead_protocol::{Condition, ErrorKind as HelperError};
+use bulkhead_tests::attacker::retag;
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::{denied, no_room, refused};
-use bulkhead_tests::helper::{self, directory_spec, image_spec};
+use bulkhead_tests::helper::{self, create_in, directory_spec, image_spec};
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -208,7 +209,7 @@ fn an_image_that_does_not_fit_leaves_nothing(rig: &mut Rig) -> Result<()> {
 
 fn an_image_that_cannot_grow_keeps_its_size(rig: &mut Rig) -> Result<()> {
     let (csi, target) = rig.published(create("vol-a", SIZE, block()))?;
-    let image = rig.pool().volume("vol-a").join("image");
+    let image = rig.pool().image("vol-a");
     let before = fs::metadata(&image)?;
     for size in [1 << 34, 1 << 40] {
         refused(csi.node_expand_volume(node_expand("vol-a", &target, size)), Code::OutOfRange, "room")?;
@@ -247,11 +248,6 @@ fn a_preallocated_device_never_runs_out(rig: &mut Rig) -> Result<()> {
     drop(device);
     fs::remove_file(&file)?;
     Ok(())
-}
-
-/// The owner of a directory can put it into another project, even through the published mount.
-fn retag(path: &Path, project: u32) -> Result<()> {
-    run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
 }
 
 fn a_changed_project_id_changes_nothing_for_the_volume(rig: &mut Rig) -> Result<()> {
@@ -350,11 +346,7 @@ fn two_pools_on_one_filesystem_share_its_room(rig: &mut Rig) -> Result<()> {
     let available = |name: &str| -> Result<u64> { Ok(helper.pool_status(name)?.available) };
     let room = available("default")?;
     let half = room / 2 / 4096 * 4096;
-    let in_pool = |id: &str, pool: &str, size| Request::Create {
-        volume: helper::volume(id),
-        pool: pool.parse().expect("pool"),
-        spec: directory_spec(size),
-    };
+    let in_pool = |id: &str, pool: &str, size| create_in(pool, id, directory_spec(size));
     helper.ask(&in_pool("vol-a", "default", half))?;
     let left = available("other")?;
     ensure!(left < room - half + (4 << 20), "{left} of {room}");
@@ -410,7 +402,7 @@ fn a_disk_that_fills_up_during_an_allocation_leaves_nothing(rig: &mut Rig) -> Re
             match csi.create_volume(create("vol-a", size, block())) {
                 Ok(_) => {
                     csi.node_publish_volume(publish("vol-a", &target, block()))?;
-                    let image = rig.pool().volume("vol-a").join("image");
+                    let image = rig.pool().image("vol-a");
                     let before = fs::metadata(&image)?.len();
                     let grown = csi.node_expand_volume(node_expand("vol-a", &target, 2 * size));
                     let after = fs::metadata(&image)?.len();

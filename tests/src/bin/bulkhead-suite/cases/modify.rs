@@ -164,7 +164,7 @@ fn inodes_that_the_pool_cannot_promise_are_refused(rig: &mut Rig) -> Result<()> 
 
 /// How many bytes of a volume's image are allocated.
 fn allocated(rig: &Rig, volume: &str) -> Result<u64> {
-    Ok(rig.pool().volume(volume).join("image").metadata()?.blocks() * 512)
+    Ok(rig.pool().image(volume).metadata()?.blocks() * 512)
 }
 
 /// Makes a sparse block volume, and publishes it.

@@ -63,7 +63,7 @@ fn publish_puts_a_device_at_the_target(rig: &mut Rig) -> Result<()> {
     file.sync_all()?;
     drop(file);
     let mut found = [0; 7];
-    File::open(rig.pool().volume("vol-a").join("image"))?.read_exact_at(&mut found, 1 << 20)?;
+    File::open(rig.pool().image("vol-a"))?.read_exact_at(&mut found, 1 << 20)?;
     ensure!(&found == b"content", "{found:?}");
     Ok(())
 }
@@ -250,7 +250,7 @@ fn parameters_choose_block_size_and_sparseness(rig: &mut Rig) -> Result<()> {
         csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, block()) })?;
         csi.node_publish_volume(publish("vol-a", &target, block()))?;
         ensure!(only_device(rig)?.block_size == block_size, "{:?}", only_device(rig)?);
-        let image = fs::metadata(rig.pool().volume("vol-a").join("image"))?;
+        let image = fs::metadata(rig.pool().image("vol-a"))?;
         ensure!(
             (image.blocks() * 512 < image.len()) == sparse,
             "{} of {} allocated",

@@ -380,12 +380,12 @@ fn check(rig: &Rig, book: &Book) -> Result<()> {
                 let found = listed.get(id).with_context(|| format!("{id} is missing: {known:?}"))?;
                 ensure!(found >= size, "{id} has {found} bytes: {known:?}");
                 if let (true, Some(content)) = (is_snapshot(id), content) {
-                    let image = rig.pool().volume(id).join("image");
+                    let image = rig.pool().image(id);
                     has_number(&image, *content).with_context(|| format!("{id}: {known:?}"))?;
                     continue;
                 }
                 if *used {
-                    let unused = Request::DeleteUnused { volume: volume(id) };
+                    let unused = discard(id);
                     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
                 }
                 if let Some(content) = content {

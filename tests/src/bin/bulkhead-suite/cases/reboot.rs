@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{ErrorKind, Request};
+use bulkhead_protocol::ErrorKind;
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::volume;
+use bulkhead_tests::helper::discard;
 use bulkhead_tests::observe::{loops, mounts, quotas};
 use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::rig::Rig;
@@ -41,10 +41,6 @@ fn volumes() -> Vec<(String, &'static str, VolumeCapability)> {
 
 fn target(rig: &Rig, id: &str) -> PathBuf {
     rig.target(id)
-}
-
-fn discard(id: &str) -> Request {
-    Request::DeleteUnused { volume: volume(id) }
 }
 
 fn pattern(id: &str) -> Vec<u8> {

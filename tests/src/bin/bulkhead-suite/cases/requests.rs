@@ -257,7 +257,7 @@ fn growing_never_shrinks(rig: &mut Rig) -> Result<()> {
         let grow = Request::GrowImage { volume: volume("vol-b"), size: bytes(wanted) };
         ensure!(helper.ask(&grow)? == Reply::Size(bytes(given)));
     }
-    let image = std::fs::metadata(rig.pool().volume("vol-b").join("image"))?;
+    let image = std::fs::metadata(rig.pool().image("vol-b"))?;
     ensure!(image.len() == 2 * SIZE, "{} bytes", image.len());
     Ok(())
 }

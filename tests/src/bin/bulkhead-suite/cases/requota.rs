@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, Request};
+use bulkhead_protocol::{Condition, ErrorKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -306,14 +306,14 @@ fn a_pool_in_use_is_left_alone_unless_told(rig: &mut Rig) -> Result<()> {
     rig.start_helper()?;
     let helper = rig.helper()?;
     helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    helper.ask(&attach("vol-b"))?;
     rig.kill_helper()?;
     refused(rig, "volume vol-b is attached to loop")?;
     let (good, said) = requota(rig, &["--while-in-use"])?;
     ensure!(good && said.contains("vol-a: put into project"), "{said}");
     rig.pools[0].options = String::new();
     rig.start_helper()?;
-    rig.helper()?.ask(&Request::LoopDetach { volume: volume("vol-b") })?;
+    rig.helper()?.ask(&detach("vol-b"))?;
     rig.stop_helper()?;
     is_idle(rig)?;
     check_limited(rig)

@@ -31,10 +31,6 @@ fn kinds() -> [(&'static str, VolumeSpec); 2] {
     [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))]
 }
 
-fn discard(id: &str) -> Request {
-    Request::DeleteUnused { volume: volume(id) }
-}
-
 /// The requests that publish a volume with this name, and those that unpublish it.
 fn publishing(id: &str) -> (Vec<Request>, Vec<Request>) {
     let (own, at) = (|| volume(id), || target("work", id));

@@ -10,7 +10,7 @@ use bulkhead_protocol::{ErrorKind, HIGHEST_VERSION, Hello, Request, Socket, Text
 use bulkhead_tests::cases;
 use bulkhead_tests::daemon::{Daemon, FRONTEND_UID};
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, unbind, volume};
+use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, discard, unbind, volume};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -60,7 +60,7 @@ fn a_request_newer_than_the_agreed_version_is_refused(rig: &mut Rig) -> Result<(
     let client = HelperClient::connect(&rig.helper_socket())?;
     client.hello(1)?;
     client.ask(&create("vol-a", directory_spec(1 << 20)))?;
-    let request = Request::DeleteUnused { volume: volume("vol-a") };
+    let request = discard("vol-a");
     denied(client.request(&request)?, ErrorKind::Invalid, "delete-unused needs protocol version 2")?;
     // The connection stays open, and the volume was not touched.
     client.ask(&Request::Usage { volume: volume("vol-a"), target: None })?;

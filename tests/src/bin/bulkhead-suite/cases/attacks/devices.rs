@@ -13,7 +13,7 @@ use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::attacker::{Attempt, attempt, errno, first_bytes, node_like};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{create, delete, detach, image_spec, target, volume};
+use bulkhead_tests::helper::{create, delete, detach, image_spec, make_device, target, volume};
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -45,7 +45,7 @@ fn attach(id: &str, read_only: bool) -> Request {
 }
 
 fn publish(id: &str, path: &str) -> Request {
-    Request::MakeDevice { volume: volume(id), target: target("work", path), exclusive: false }
+    make_device(id, path)
 }
 
 fn unpublish(id: &str, path: &str) -> Request {
@@ -57,7 +57,7 @@ fn unpublish(id: &str, path: &str) -> Request {
 fn published(rig: &Rig, read_only: bool) -> Result<PathBuf> {
     let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    File::options().write(true).open(rig.pool().volume("vol-a").join("image"))?.write_all_at(OF_A, 0)?;
+    File::options().write(true).open(rig.pool().image("vol-a"))?.write_all_at(OF_A, 0)?;
     helper.ask(&attach("vol-a", read_only))?;
     helper.ask(&publish("vol-a", "a"))?;
     node_like(&rig.target("a"), &rig.work().join("own-node"))
@@ -89,7 +89,7 @@ fn check_no_volume_comes_into_sight(rig: &Rig, node: &Path) -> Result<()> {
     let used_up = loop {
         let id = format!("vol-next-{}", ids.len());
         helper.ask(&create(&id, image_spec(SIZE)))?;
-        let image = rig.pool().volume(&id).join("image");
+        let image = rig.pool().image(&id);
         File::options().write(true).open(&image)?.write_all_at(b"of-next", 0)?;
         helper.ask(&attach(&id, false))?;
         ids.push(id);
@@ -380,7 +380,7 @@ fn devices_of_past_volumes_do_not_pile_up(rig: &mut Rig) -> Result<()> {
     // A device manager opens each device for a moment, and an open device cannot be removed.
     let mut looked_at = Vec::new();
     for id in &ids {
-        let image = fs::metadata(rig.pool().volume(id).join("image"))?.ino();
+        let image = fs::metadata(rig.pool().image(id))?.ino();
         let device =
             devices.iter().find(|device| device.backing_inode == image).context("a volume without a device")?;
         helper.ask(&detach(id))?;

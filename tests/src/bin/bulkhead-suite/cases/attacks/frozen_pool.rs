@@ -5,9 +5,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
-use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, volume};
+use bulkhead_tests::helper::{create, create_in, delete, directory_spec, image_spec};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 use rustix::fs::statvfs;
@@ -20,17 +19,13 @@ cases! {
 
 const MIB: u64 = 1 << 20;
 
-fn create_in(pool: &str, id: &str) -> Result<Request> {
-    Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: image_spec(32 * MIB) })
-}
-
 fn a_frozen_pool_does_not_keep_others_from_being_emptied(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.add_pool("other")?;
     rig.start()?;
     let helper = rig.helper()?;
     for id in ["v0", "v1"] {
-        helper.ask(&create_in("other", id)?)?;
+        helper.ask(&create_in("other", id, image_spec(32 * MIB)))?;
     }
     helper.ask(&create("large", directory_spec(32 * MIB)))?;
     let data = rig.pool().volume("large").join("data");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, PoolName, PoolStatus, Reply, Request, Response, decode, encode};
+use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::controller_client::ControllerClient;
@@ -32,14 +32,7 @@ fn two_pools(rig: &mut Rig) -> Result<()> {
 }
 
 fn create_in_other(id: &str) -> Result<Request> {
-    Ok(Request::Create { volume: volume(id), pool: "other".parse()?, spec: directory_spec(SIZE) })
-}
-
-fn status(helper: &HelperClient, pool: &str) -> Result<PoolStatus> {
-    match helper.ask(&Request::PoolStatus { pool: pool.parse::<PoolName>()? })? {
-        Reply::Pool(status) => Ok(status),
-        other => bail!("{other:?} instead of a status"),
-    }
+    Ok(create_in("other", id, directory_spec(SIZE)))
 }
 
 fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()> {
@@ -68,19 +61,20 @@ fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()
         helper.ask(&Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) })?;
         helper.ask(&unbind("vol-a", "a"))?;
         helper.ask(&delete("vol-a"))?;
-        status(&helper, "other")?;
+        helper.pool_status("other")?;
     }
     ensure!(begun.elapsed() < rig.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
     // After a while the status reports it, although nothing can be learned from the filesystem.
     wait::until(rig.patience(Duration::from_secs(25)), || {
-        let status = status(&helper, "default")?;
+        let status = helper.pool_status("default")?;
         let stuck =
             status.conditions.as_slice().iter().any(|condition| matches!(condition, Condition::NotAnswering { .. }));
         ensure!(stuck && status.available == 0 && status.total > 0, "{status:?}");
         Ok(())
     })?;
     ensure!(
-        !status(&helper, "other")?
+        !helper
+            .pool_status("other")?
             .conditions
             .as_slice()
             .iter()
@@ -91,7 +85,7 @@ fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()
         let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;
         ensure!(matches!(answer, Ok(Reply::Size(_))), "{answer:?}");
     }
-    ensure!(status(&helper, "default")?.available > 0);
+    ensure!(helper.pool_status("default")?.available > 0);
     for number in 0..20 {
         helper.ask(&delete(&format!("vol-{number}")))?;
     }
@@ -190,7 +184,7 @@ fn the_status_of_a_frozen_pool_is_answered(rig: &mut Rig) -> Result<()> {
     // it.
     let most = usize::from(rig.run_options.pool_fs == PoolFilesystem::Ext4);
     ensure!(waiting.len() <= most, "{} wait", waiting.len());
-    status(&rig.helper()?, "other")?;
+    rig.helper()?.pool_status("other")?;
     drop(frozen);
     for client in waiting {
         let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;

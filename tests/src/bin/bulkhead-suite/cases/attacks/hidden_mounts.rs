@@ -11,7 +11,9 @@ use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath};
 use bulkhead_tests::cases;
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{self, HelperClient, create, delete, directory_spec, image_spec, volume};
+use bulkhead_tests::helper::{
+    self, HelperClient, attach, create, delete, detach, directory_spec, discard, image_spec, volume,
+};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -43,7 +45,7 @@ fn publish(client: &HelperClient, directory: TargetPath, device: TargetPath) -> 
         create("vol-d", directory_spec(SIZE)),
         Request::BindMount { volume: volume("vol-d"), target: directory, flags, exclusive: false },
         create("vol-b", image_spec(SIZE)),
-        Request::LoopAttach { volume: volume("vol-b"), read_only: false },
+        attach("vol-b"),
         Request::MakeDevice { volume: volume("vol-b"), target: device, exclusive: false },
     ] {
         client.ask(&request)?;
@@ -64,9 +66,9 @@ fn check_kept(rig: &Rig, part: &str) -> Result<()> {
     let client = rig.helper()?;
     for id in ["vol-d", "vol-b"] {
         denied(client.request(&delete(id))?, ErrorKind::InUse, part)?;
-        denied(client.request(&Request::DeleteUnused { volume: volume(id) })?, ErrorKind::Refused, "")?;
+        denied(client.request(&discard(id))?, ErrorKind::Refused, "")?;
     }
-    denied(client.request(&Request::LoopDetach { volume: volume("vol-b") })?, ErrorKind::InUse, part)?;
+    denied(client.request(&detach("vol-b"))?, ErrorKind::InUse, part)?;
     ensure!(rig.pool().entries()? == ["vol-b", "vol-d"], "{:?}", rig.pool().entries()?);
     ensure!(fs::read(rig.pool().volume("vol-d").join("data/file"))? == b"content", "the content is lost");
     Ok(())
@@ -201,11 +203,11 @@ fn the_kubelet_has_bound_the_device_once_more(rig: &mut Rig) -> Result<()> {
     let client = rig.helper()?;
     client.ask(&Request::MakeDevice { volume: volume("vol-b"), target: device.clone(), exclusive: true })?;
     unpublish(rig, target("d"), device)?;
-    denied(client.request(&Request::LoopDetach { volume: volume("vol-b") })?, ErrorKind::InUse, "/dev/pod")?;
+    denied(client.request(&detach("vol-b"))?, ErrorKind::InUse, "/dev/pod")?;
     denied(client.request(&Request::LoopAttach { volume: volume("vol-b"), read_only: true })?, ErrorKind::InUse, "")?;
     denied(client.request(&delete("vol-b"))?, ErrorKind::InUse, "/dev/pod")?;
     rig.kubelet.unmap_globally(&global)?;
-    client.ask(&Request::LoopDetach { volume: volume("vol-b") })?;
+    client.ask(&detach("vol-b"))?;
     delete_both(rig)
 }
 

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, Request};
+use bulkhead_protocol::{Condition, ErrorKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, image_spec, unbind, volume};
+use bulkhead_tests::helper::{HelperClient, attach, bind, create, delete, detach, directory_spec, image_spec, unbind};
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
@@ -122,8 +122,8 @@ fn devices_without_end_are_held_back(rig: &mut Rig) -> Result<()> {
                     client.ask(&create(&id, image_spec(1 << 20)))?;
                     let begun = Instant::now();
                     while begun.elapsed() < limit {
-                        match client.request(&Request::LoopAttach { volume: volume(&id), read_only: false })? {
-                            Ok(_) => drop(client.ask(&Request::LoopDetach { volume: volume(&id) })?),
+                        match client.request(&attach(&id))? {
+                            Ok(_) => drop(client.ask(&detach(&id))?),
                             Err(error) if error.kind == ErrorKind::Busy => drop(refused.fetch_add(1, Relaxed)),
                             Err(error) => bail!("{error}"),
                         }
@@ -153,10 +153,10 @@ fn a_number_of_a_device_is_not_used_by_the_next_helper(rig: &mut Rig) -> Result<
     let mut numbers = Vec::new();
     for round in 0..8 {
         let helper = rig.helper()?;
-        helper.ask(&Request::LoopAttach { volume: volume("vol-a"), read_only: false })?;
+        helper.ask(&attach("vol-a"))?;
         let bound = loops::backed_by(&rig.pool().device()?)?;
         numbers.push(bound.first().and_then(loops::Loop::number).context("no device is attached")?);
-        helper.ask(&Request::LoopDetach { volume: volume("vol-a") })?;
+        helper.ask(&detach("vol-a"))?;
         if round % 2 == 0 {
             rig.restart_helper()?;
         }

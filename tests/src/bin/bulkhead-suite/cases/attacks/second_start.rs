@@ -7,11 +7,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use bulkhead_protocol::{ErrorKind, MountFlags, Request};
+use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, image_spec, target, unbind, volume};
+use bulkhead_tests::helper::{
+    HelperClient, attach, bind, create, delete, directory_spec, image_spec, target, unbind, volume,
+};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
 use rustix::mount::{UnmountFlags, unmount};
@@ -58,7 +60,7 @@ fn a_helper_publishes_while_its_successor_waits(rig: &mut Rig) -> Result<()> {
         sleep(pause);
         let at_device = || target("work", "b");
         first.ask(&bind(&directory, "d"))?;
-        first.ask(&Request::LoopAttach { volume: volume(&block), read_only: false })?;
+        first.ask(&attach(&block))?;
         first.ask(&Request::MakeDevice { volume: volume(&block), target: at_device(), exclusive: false })?;
         fs::write(rig.target("d/file"), "content")?;
         rig.kill_helper()?;
@@ -86,12 +88,7 @@ fn a_helper_publishes_while_its_successor_waits(rig: &mut Rig) -> Result<()> {
 fn a_volume_is_published_where_the_next_start_tries_a_mount(rig: &mut Rig) -> Result<()> {
     let name = ".bulkhead-trial";
     rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-    let request = Request::BindMount {
-        volume: volume("vol-a"),
-        target: target("work", name),
-        flags: MountFlags::default(),
-        exclusive: false,
-    };
+    let request = bind("vol-a", name);
     denied(rig.helper()?.request(&request)?, ErrorKind::Refused, name)?;
     rig.helper()?.ask(&delete("vol-a"))?;
     rig.kill_helper()?;

@@ -88,7 +88,7 @@ fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
     let bind = Request::BindMount { volume: volume("vol-a"), target: a.clone(), flags, exclusive: false };
     let detach = Request::LoopDetach { volume: volume("vol-b") };
     helper.ask(&bind)?;
-    helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    helper.ask(&attach("vol-b"))?;
     helper.ask(&Request::MakeDevice { volume: volume("vol-b"), target: b.clone(), exclusive: false })?;
     let mut file = File::create(rig.target("a/file"))?;
     file.write_all(b"content")?;

@@ -2,12 +2,12 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, ErrorKind};
+use bulkhead_tests::attacker::retag;
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::expect::{denied, no_room};
@@ -39,11 +39,6 @@ fn reported(rig: &Rig, limit: Duration, wanted: &Condition) -> Result<()> {
     })
 }
 
-/// The owner of a file can put it into another project, even through the published mount.
-fn retag(path: &Path, project: u32) -> Result<()> {
-    run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
-}
-
 /// A guest discards its device: the blocks of its image become free, but still belong to it.
 fn discarded_blocks_are_not_promised_again(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 128 << 20;
@@ -51,7 +46,7 @@ fn discarded_blocks_are_not_promised_again(rig: &mut Rig) -> Result<()> {
     std::thread::sleep(SPACE_LASTS);
     let before = rig.helper()?.pool_status("default")?;
     run(Command::new("blkdiscard").arg(&target))?;
-    let occupied = fs::metadata(rig.pool().volume("vol-a").join("image"))?.blocks() * 512;
+    let occupied = fs::metadata(rig.pool().image("vol-a"))?.blocks() * 512;
     ensure!(occupied < SIZE / 4, "the image occupies {occupied} bytes after the discard");
     for restart in [false, true] {
         if restart {

@@ -56,7 +56,7 @@ fn with_volumes(rig: &mut Rig, test: impl FnOnce(&mut Rig, &HelperClient) -> Res
     for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(SIZE))] {
         helper.ask(&create(id, spec))?;
     }
-    helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    helper.ask(&attach("vol-b"))?;
     test(rig, &helper)?;
     for id in ["vol-a", "vol-b", "vol-c"] {
         helper.ask(&delete(id))?;

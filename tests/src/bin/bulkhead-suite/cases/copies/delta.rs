@@ -10,7 +10,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
 
-use super::{fill, image, ranges, take};
+use super::{fill, ranges, take};
 
 cases! {
     every_block_that_differs_is_told_and_no_other: Xfs + Kernel,
@@ -44,7 +44,7 @@ fn every_block_that_differs_is_told_and_no_other(rig: &mut Rig) -> Result<()> {
         }
         take(&helper, "vol-a", &format!("snap-{round}"))?;
     }
-    let images = [1, 2, 3].map(|round| blocks(&image(rig, &format!("snap-{round}"))));
+    let images = [1, 2, 3].map(|round| blocks(&rig.pool().image(&format!("snap-{round}"))));
     let [one, two, three] = images;
     let (one, two, three) = (one?, two?, three?);
     for (base, old, id, new) in

@@ -14,7 +14,7 @@ use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 
-use super::{check_filled, fill, image, listed, take, volumes};
+use super::{check_filled, fill, listed, take};
 
 cases! {
     a_pool_that_shuts_down_while_a_snapshot_is_taken: Bare + Xfs,
@@ -87,7 +87,7 @@ fn check_dead(rig: &Rig, request: &Request) -> Result<()> {
     let status = helper.pool_status("default")?;
     ensure!(status.conditions.as_slice().contains(&Condition::ShutDown) && status.available == 0, "{status:?}");
     ensure!(helper.request(&create_snapshot("vol-b", "snap-b"))?.is_err(), "a snapshot is taken on a dead disk");
-    let other = Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec: image_spec(SIZE) };
+    let other = create_in("other", "vol-o", image_spec(SIZE));
     for request in [other, create_snapshot("vol-o", "snap-o"), delete("vol-o"), delete_snapshot("snap-o")] {
         helper.ask(&request)?;
     }
@@ -115,14 +115,14 @@ fn check_kept(rig: &Rig, request: &Request) -> Result<()> {
     let helper = rig.helper()?;
     ensure!(listed(&helper, None)?.iter().any(|found| found.snapshot == volume("snap-1")), "a snapshot is lost");
     for id in [volume("vol-a"), volume("vol-b")] {
-        ensure!(volumes(&helper)?.contains(&id), "{id} is lost");
+        ensure!(helper.volumes()?.contains(&id), "{id} is lost");
     }
-    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
-    check_filled(&image(rig, "vol-b"), 1, 0, SIZE)?;
-    check_filled(&image(rig, "vol-a"), 2, 0, SIZE)?;
+    check_filled(&rig.pool().image("snap-1"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("vol-b"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("vol-a"), 2, 0, SIZE)?;
     helper.ask_patiently(request)?;
     let of_snapshot = matches!(request, Request::CreateFrom { source, .. } if *source == volume("snap-1"));
-    check_filled(&image(rig, "new"), if of_snapshot { 1 } else { 2 }, 0, SIZE)?;
+    check_filled(&rig.pool().image("new"), if of_snapshot { 1 } else { 2 }, 0, SIZE)?;
     wait::until(rig.patience(Duration::from_secs(10)), || {
         let entries = rig.pool().entries()?;
         ensure!(entries == ["new", "snap-1", "vol-a", "vol-b"], "{entries:?}");

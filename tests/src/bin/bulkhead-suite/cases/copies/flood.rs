@@ -10,8 +10,8 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
-use super::promises::{end, publish, rest, rewrite_in_pieces};
-use super::{check_filled, fill, gone, image, listed, take};
+use super::promises::{rest, rewrite_in_pieces};
+use super::{check_filled, end, fill, gone, listed, publish, start, take};
 
 cases! {
     snapshots_without_end_take_no_other_volumes_room: Bare + Xfs + Kernel,
@@ -20,12 +20,6 @@ cases! {
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 24 * MIB;
-
-fn start(rig: &mut Rig) -> Result<HelperClient> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    rig.helper()
-}
 
 /// The id of one of them.
 fn id(number: usize) -> String {
@@ -83,8 +77,8 @@ fn snapshots_without_end_take_no_other_volumes_room(rig: &mut Rig) -> Result<()>
                 rewrite_in_pieces(rig, id, SIZE, byte)?;
             }
         }
-        check_filled(&image(rig, &id(3)), 13, 0, SIZE)?;
-        check_filled(&image(rig, "kept"), 9, 0, SIZE)?;
+        check_filled(&rig.pool().image(&id(3)), 13, 0, SIZE)?;
+        check_filled(&rig.pool().image("kept"), 9, 0, SIZE)?;
         for number in 0..taken {
             helper.ask(&delete_snapshot(&id(number)))?;
         }
@@ -116,7 +110,7 @@ fn snapshots_of_nothing_take_no_other_volumes_room(rig: &mut Rig) -> Result<()> 
     // Six thousand would be enough for the write below to fail.
     let taken = take_all(&helper, &nothing, 1000, |_| Ok(()));
     rewrite_in_pieces(rig, "vol-a", SIZE, 2)?;
-    check_filled(&image(rig, "kept"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("kept"), 1, 0, SIZE)?;
     let taken = taken?;
     helper.ask(&delete("vol-z"))?;
     for number in 0..taken {

@@ -11,7 +11,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
-use super::{check_filled, fill, image, listed, ranges, take};
+use super::{check_filled, fill, listed, ranges, take};
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
@@ -77,9 +77,7 @@ fn answer(client: &HelperClient) -> Result<Response> {
 /// A whole life in the other pool, and what can be told of the frozen one without a change to it.
 fn check_others(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
-    let in_other = |id: &str| -> Result<Request> {
-        Ok(Request::Create { volume: volume(id), pool: "other".parse()?, spec: image_spec(SIZE) })
-    };
+    let in_other = |id: &str| -> Result<Request> { Ok(create_in("other", id, image_spec(SIZE))) };
     helper.ask(&in_other("vol-o")?)?;
     take(&helper, "vol-o", "snap-o")?;
     let (pool, spec, source) = ("other".parse()?, image_spec(SIZE), volume("snap-o"));
@@ -90,7 +88,7 @@ fn check_others(rig: &Rig) -> Result<()> {
     helper.ask(&Request::Origin { volume: volume("snap-0") })?;
     helper.ask(&Request::Usage { volume: volume("snap-0"), target: None })?;
     ensure!(ranges(&helper, "snap-0", None)?.len() == 1, "what a snapshot holds is told without a change to the pool");
-    check_filled(&image(rig, "snap-0"), 1, 0, SIZE)
+    check_filled(&rig.pool().image("snap-0"), 1, 0, SIZE)
 }
 
 fn a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
@@ -109,8 +107,8 @@ fn a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else(rig: &mut Rig) -> Res
         ensure!(helper.ask(request)? == first, "{request:?} is answered otherwise when it is repeated");
     }
     ensure!(rig.pool().entries()? == ["snap-0", "snap-1", "vol-a", "vol-b"], "{:?}", rig.pool().entries()?);
-    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
-    check_filled(&image(rig, "vol-b"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("snap-1"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("vol-b"), 1, 0, SIZE)?;
     end(rig, &["vol-b"])
 }
 
@@ -138,8 +136,8 @@ fn a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy(rig: &mut Rig) 
         ensure!(entries == ["snap-0", "snap-1", "vol-a", "vol-b"], "{entries:?}");
         Ok(())
     })?;
-    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
-    check_filled(&image(rig, "vol-b"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("snap-1"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("vol-b"), 1, 0, SIZE)?;
     end(rig, &["vol-b"])
 }
 
@@ -172,7 +170,7 @@ fn more_copies_than_a_frozen_pool_admits_are_refused(rig: &mut Rig) -> Result<()
     }
     // A volume that is made from another is admitted for both.
     ensure!(refused.len() >= CLIENTS - 16 && refused.len() < CLIENTS, "{} are refused", refused.len());
-    let other = Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec: image_spec(SIZE) };
+    let other = create_in("other", "vol-o", image_spec(SIZE));
     for request in [other, create_snapshot("vol-o", "snap-o"), delete("vol-o"), delete_snapshot("snap-o")] {
         helper.ask(&request)?;
     }

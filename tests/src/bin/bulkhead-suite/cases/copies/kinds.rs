@@ -137,7 +137,7 @@ fn a_copy_stays_in_the_pool_of_its_source(rig: &mut Rig) -> Result<()> {
         denied(helper.request(&request)?, ErrorKind::AlreadyExists, "pool default")?;
         helper.ask(&delete("vol-b"))?;
     }
-    let other = Request::Create { volume: volume("vol-b"), pool: "other".parse()?, spec: image_spec(1 << 20) };
+    let other = create_in("other", "vol-b", image_spec(1 << 20));
     helper.ask(&other)?;
     take(&helper, "vol-b", "snap-b")?;
     let delta = Request::Delta { snapshot: volume("snap-b"), base: Some(volume("snap-a")), from: 0 };
@@ -194,10 +194,10 @@ fn a_record_of_another_kind_is_not_served(rig: &mut Rig) -> Result<()> {
 fn a_tenants_image_in_place_of_a_filesystems_is_not_copied(rig: &mut Rig) -> Result<()> {
     let helper = start(rig)?;
     take(&helper, "vol-a", "snap-a")?;
-    let (device, pool) = (super::image(rig, "vol-b"), rig.pool().clone());
+    let (device, pool) = (rig.pool().image("vol-b"), rig.pool().clone());
     std::fs::File::options().write(true).open(&device)?.sync_all()?;
     for (id, snapshot) in [("vol-a", "snap-d"), ("snap-a", "")] {
-        let image = pool.volume(id).join("image");
+        let image = pool.image(id);
         let own = image.metadata()?.ino();
         // A number is free a moment after the file is gone.
         bulkhead_tests::wait::until(std::time::Duration::from_secs(10), || {
@@ -232,6 +232,6 @@ fn an_older_client_neither_sees_snapshots_nor_makes_any(rig: &mut Rig) -> Result
     let usage = Request::Usage { volume: volume("snap-b"), target: None };
     denied(older.request(&usage)?, ErrorKind::Unsupported, "needs protocol version 4")?;
     denied(older.request(&delete("snap-b"))?, ErrorKind::WrongKind, "snap-b")?;
-    ensure!(super::volumes(&older)? == [volume("vol-a"), volume("vol-b"), volume("vol-c")]);
+    ensure!(older.volumes()? == [volume("vol-a"), volume("vol-b"), volume("vol-c")]);
     Ok(())
 }

@@ -10,7 +10,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::rig::Rig;
 
-use super::{allocated, check_filled, fill, image, listed, origin, take, volumes};
+use super::{allocated, check_filled, end, fill, listed, origin, take};
 
 cases! {
     a_snapshot_keeps_what_was_written_before_it: Xfs + Kernel,
@@ -35,13 +35,6 @@ fn publish_new(rig: &Rig, id: &str) -> Result<HelperClient> {
     Ok(helper)
 }
 
-fn end(helper: &HelperClient, id: &str) -> Result<()> {
-    for request in [remove_device(id, id), detach(id), delete(id)] {
-        helper.ask(&request)?;
-    }
-    Ok(())
-}
-
 fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
     let helper = publish_new(rig, "vol-a")?;
     let before = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
@@ -51,7 +44,7 @@ fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
     ensure!(snapshot.size == bytes(SIZE) && snapshot.block && snapshot.allocated >= SIZE, "{snapshot:?}");
     ensure!(snapshot.origin.source == volume("vol-a") && snapshot.origin.family == volume("vol-a"), "{snapshot:?}");
     fill(&rig.target("vol-a"), 2, 0, SIZE / 2)?;
-    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("snap-1"), 1, 0, SIZE)?;
     // A larger one, whose end reads as zeros; and a copy of the volume as it is now.
     ensure!(helper.ask(&create_from("vol-b", image_spec(2 * SIZE), "snap-1"))? == Reply::Size(bytes(2 * SIZE)));
     helper.ask(&create_from("vol-c", image_spec(SIZE), "vol-a"))?;
@@ -65,7 +58,7 @@ fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
     check_filled(&rig.target("vol-c"), 1, SIZE / 2, SIZE / 2)?;
     // Each is written to on its own.
     fill(&rig.target("vol-b"), 3, 0, SIZE)?;
-    check_filled(&image(rig, "snap-1"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("snap-1"), 1, 0, SIZE)?;
     check_filled(&rig.target("vol-a"), 2, 0, SIZE / 2)?;
     // A copy of a copy is of the same family.
     let second = take(&helper, "vol-b", "snap-2")?;
@@ -92,16 +85,16 @@ fn a_restored_volume_is_as_thick_as_any_other(rig: &mut Rig) -> Result<()> {
     ensure!(snapshot.allocated < SIZE / 2 && snapshot.allocated >= 3 * 4096, "{snapshot:?}");
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
     helper.ask(&create_from("vol-c", image_spec(2 * SIZE), "vol-a"))?;
-    ensure!(allocated(&image(rig, "vol-b"))? >= SIZE && allocated(&image(rig, "vol-c"))? >= 2 * SIZE);
+    ensure!(allocated(&rig.pool().image("vol-b"))? >= SIZE && allocated(&rig.pool().image("vol-c"))? >= 2 * SIZE);
     let mut sparse = image_spec(SIZE);
     if let VolumeKind::Image { sparse, .. } = &mut sparse.kind {
         *sparse = true;
     }
     helper.ask(&create_from("vol-d", sparse, "snap-1"))?;
-    ensure!(allocated(&image(rig, "vol-d"))? < SIZE / 2);
+    ensure!(allocated(&rig.pool().image("vol-d"))? < SIZE / 2);
     for id in ["vol-b", "vol-c", "vol-d"] {
-        check_filled(&image(rig, id), 7, 5 << 20, 4096)?;
-        check_filled(&image(rig, id), 0, 6 << 20, 1 << 20)?;
+        check_filled(&rig.pool().image(id), 7, 5 << 20, 4096)?;
+        check_filled(&rig.pool().image(id), 0, 6 << 20, 1 << 20)?;
         helper.ask(&delete(id))?;
     }
     end(&helper, "vol-a")?;
@@ -114,11 +107,11 @@ fn sources_and_copies_are_deleted_in_any_order(rig: &mut Rig) -> Result<()> {
     end(&helper, "vol-a")?;
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
     helper.ask(&delete_snapshot("snap-1"))?;
-    check_filled(&image(rig, "vol-b"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("vol-b"), 1, 0, SIZE)?;
     let origin = origin(&helper, "vol-b")?;
     ensure!(origin.is_some_and(|origin| origin.source == volume("snap-1") && origin.family == volume("vol-a")));
     // It was never published, and yet may be the last to hold what is in it.
-    let unused = Request::DeleteUnused { volume: volume("vol-b") };
+    let unused = discard("vol-b");
     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
     rig.restart_helper()?;
     let helper = rig.helper()?;
@@ -171,7 +164,7 @@ fn snapshots_are_found_again_after_a_restart(rig: &mut Rig) -> Result<()> {
         let promised = helper.pool_status("default")?.promised;
         let listed = listed(helper, None)?;
         ensure!(snapshot_bytes == listed.iter().map(|snapshot| snapshot.allocated).sum::<u64>(), "{snapshot_bytes}");
-        Ok((listed, origin(helper, "vol-b")?, volumes(helper)?, snapshots, extent_limit, promised))
+        Ok((listed, origin(helper, "vol-b")?, helper.volumes()?, snapshots, extent_limit, promised))
     };
     let before = known(&helper)?;
     ensure!(before.0.len() == 6 && before.2 == [volume("vol-a"), volume("vol-b")], "{before:?}");
@@ -181,7 +174,7 @@ fn snapshots_are_found_again_after_a_restart(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     let after = known(&helper)?;
     ensure!(after == before, "before {before:?}, after {after:?}");
-    check_filled(&image(rig, "snap-5"), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image("snap-5"), 1, 0, SIZE)?;
     helper.ask(&delete("vol-b"))?;
     end(&helper, "vol-a")?;
     for snapshot in listed(&helper, None)? {

@@ -5,9 +5,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
-use bulkhead_protocol::{Origin, Range, Reply, Request, Snapshot, VolumeId};
+use bulkhead_protocol::{Origin, Range, Reply, Request, Snapshot};
 use bulkhead_tests::case::Case;
-use bulkhead_tests::helper::{HelperClient, volume};
+use bulkhead_tests::helper::{HelperClient, attach, delete, detach, make_device, remove_device, volume};
 use bulkhead_tests::rig::Rig;
 
 mod delta;
@@ -46,6 +46,27 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
+/// Starts a helper with one pool.
+fn start(rig: &mut Rig) -> Result<HelperClient> {
+    rig.add_pool("default")?;
+    rig.start_helper()?;
+    rig.helper()
+}
+
+/// Publishes a block volume at the target of its name.
+fn publish(helper: &HelperClient, id: &str) -> Result<()> {
+    helper.ask(&attach(id))?;
+    helper.ask(&make_device(id, id)).map(drop)
+}
+
+/// Unpublishes and deletes it.
+fn end(helper: &HelperClient, id: &str) -> Result<()> {
+    for request in [remove_device(id, id), detach(id), delete(id)] {
+        helper.ask(&request)?;
+    }
+    Ok(())
+}
+
 /// Asks for a snapshot that is made or found.
 fn take(helper: &HelperClient, of: &str, id: &str) -> Result<Snapshot> {
     match helper.ask(&bulkhead_tests::helper::create_snapshot(of, id))? {
@@ -72,12 +93,6 @@ fn origin(helper: &HelperClient, id: &str) -> Result<Option<Origin>> {
         Reply::Origin(origin) => Ok(origin),
         other => bail!("no origin: {other:?}"),
     }
-}
-
-/// The ids of all volumes that are listed, snapshots not included.
-fn volumes(helper: &HelperClient) -> Result<Vec<VolumeId>> {
-    let Reply::Volumes(page) = helper.ask(&Request::List { after: None, limit: 16 })? else { bail!("no page") };
-    Ok(page.into_vec().into_iter().map(|listed| listed.volume).collect())
 }
 
 /// All ranges that differ, or hold data.
@@ -124,9 +139,4 @@ fn gone(rig: &Rig) -> Result<()> {
         }
         Ok(())
     })
-}
-
-/// The image of a volume or a snapshot.
-fn image(rig: &Rig, id: &str) -> std::path::PathBuf {
-    rig.pool().volume(id).join("image")
 }

@@ -12,8 +12,8 @@ use bulkhead_tests::pool::{Pool, format_image, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
 
-use super::promises::{end, publish, rest, rewrite_in_pieces};
-use super::{check_filled, fill, gone, take};
+use super::promises::{rest, rewrite_in_pieces};
+use super::{check_filled, end, fill, gone, publish, take};
 
 cases! {
     two_pools_on_one_filesystem_promise_its_room_once: Bare + Xfs + Kernel,
@@ -98,7 +98,7 @@ fn two_pools_on_one_filesystem_promise_its_room_once(rig: &mut Rig) -> Result<()
         }
     }
     for (pool, id) in rig.pools.iter().zip(["snap-a", "snap-b"]) {
-        check_filled(&pool.volume(id).join("image"), 1, 0, SIZE)?;
+        check_filled(&pool.image(id), 1, 0, SIZE)?;
     }
     helper.ask(&delete("vol-z"))?;
     gone(rig)?;

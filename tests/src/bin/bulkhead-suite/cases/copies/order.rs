@@ -10,7 +10,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 
-use super::{image, take};
+use super::take;
 
 cases! {
     what_was_synced_is_in_it_and_in_its_order: Xfs + Kernel,
@@ -77,7 +77,7 @@ fn counters(rig: &mut Rig, snapshots: usize) -> Result<()> {
 fn check_one(rig: &Rig, helper: &HelperClient, counters: &Counters) -> Result<()> {
     let acknowledged = [&counters.first, &counters.last].map(|counter| counter.load(Ordering::SeqCst));
     take(helper, "vol-a", "snap-1")?;
-    let snapshot = File::open(image(rig, "snap-1"))?;
+    let snapshot = File::open(rig.pool().image("snap-1"))?;
     let read = |offset: u64| -> Result<u64> {
         let mut number = [0; 8];
         snapshot.read_exact_at(&mut number, offset)?;

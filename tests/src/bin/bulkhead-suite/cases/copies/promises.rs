@@ -14,7 +14,7 @@ use bulkhead_tests::pool::{self, Pool};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
 
-use super::take;
+use super::{end, publish, start, take};
 
 cases! {
     copies_without_snapshots_are_rewritten_to_the_last_block: Bare + Xfs + Kernel,
@@ -25,24 +25,6 @@ cases! {
 }
 
 const MIB: u64 = 1 << 20;
-
-fn start(rig: &mut Rig) -> Result<HelperClient> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    rig.helper()
-}
-
-pub(super) fn publish(helper: &HelperClient, id: &str) -> Result<()> {
-    helper.ask(&attach(id))?;
-    helper.ask(&make_device(id, id)).map(drop)
-}
-
-pub(super) fn end(helper: &HelperClient, id: &str) -> Result<()> {
-    for request in [remove_device(id, id), detach(id), delete(id)] {
-        helper.ask(&request)?;
-    }
-    Ok(())
-}
 
 fn sparse(size: u64) -> VolumeSpec {
     let mut spec = image_spec(size);
@@ -214,7 +196,7 @@ fn a_pool_with_large_blocks_copies_too(rig: &mut Rig) -> Result<()> {
     super::fill(&rig.target("vol-a"), 1, 0, 4 * MIB + 4096)?;
     take(&helper, "vol-a", "snap-1")?;
     helper.ask(&create_from("vol-b", image_spec(8 * MIB), "snap-1"))?;
-    super::check_filled(&super::image(rig, "vol-b"), 1, 0, 4 * MIB + 4096)?;
-    super::check_filled(&super::image(rig, "vol-b"), 0, 4 * MIB + 4096, 4 * MIB - 4096)?;
+    super::check_filled(&rig.pool().image("vol-b"), 1, 0, 4 * MIB + 4096)?;
+    super::check_filled(&rig.pool().image("vol-b"), 0, 4 * MIB + 4096, 4 * MIB - 4096)?;
     Ok(())
 }

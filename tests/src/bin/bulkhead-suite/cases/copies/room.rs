@@ -9,7 +9,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 
-use super::{gone, take};
+use super::{gone, publish, start, take};
 
 cases! {
     a_pool_of_copies_is_rewritten_to_the_last_block: Bare + Xfs + Kernel,
@@ -18,12 +18,6 @@ cases! {
 }
 
 const MIB: u64 = 1 << 20;
-
-fn start(rig: &mut Rig) -> Result<HelperClient> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    rig.helper()
-}
 
 /// Rewrites a device block by block, in an order that leaves no two together.
 fn rewrite(rig: &Rig, id: &str, size: u64, byte: u8) -> Result<()> {
@@ -37,11 +31,6 @@ fn rewrite(rig: &Rig, id: &str, size: u64, byte: u8) -> Result<()> {
         }
     }
     Ok(device.sync_all()?)
-}
-
-fn publish(helper: &HelperClient, id: &str) -> Result<()> {
-    helper.ask(&attach(id))?;
-    helper.ask(&make_device(id, id)).map(drop)
 }
 
 /// A volume, its snapshots and its copies; the rest of the pool promised to another volume; and then everything that can be

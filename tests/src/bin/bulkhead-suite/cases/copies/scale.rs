@@ -15,7 +15,7 @@ use bulkhead_tests::run_options::RunOptions;
 use rustix::fs::XattrFlags;
 
 use super::sharing::sharing;
-use super::{image, ranges, take};
+use super::{ranges, take};
 
 cases! {
     nineteen_thousand_snapshots_are_served: Bare + Xfs + Long + Alone("it measures times"),
@@ -182,7 +182,7 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
     helper.ask(&create("vol-b", image_spec(16 * MIB)))?;
     helper.ask(&attach("vol-b"))?;
     helper.ask(&make_device("vol-b", "vol-b"))?;
-    let file = File::options().write(true).open(image(rig, "vol-a"))?;
+    let file = File::options().write(true).open(rig.pool().image("vol-a"))?;
     for piece in 0..PIECES {
         file.write_all_at(&[1; 4096], piece * 8192)?;
     }

@@ -11,7 +11,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait::until;
 
-use super::{allocated, fill, image, take};
+use super::{allocated, fill, take};
 
 cases! {
     an_image_says_what_it_shares: Xfs + Kernel,
@@ -43,7 +43,7 @@ fn an_image_says_what_it_shares(rig: &mut Rig) -> Result<()> {
     fill(&rig.target("vol-a"), 1, 0, SIZE / 2)?;
     let check = |id: &str, shared: u64| -> Result<()> {
         let (told, found, _) = sharing(&helper, id)?;
-        ensure!(told == allocated(&image(rig, id))?, "{id} occupies {told}");
+        ensure!(told == allocated(&rig.pool().image(id))?, "{id} occupies {told}");
         ensure!(found == shared, "{id} shares {found}, and not {shared}");
         Ok(())
     };

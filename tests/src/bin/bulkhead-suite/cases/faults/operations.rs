@@ -5,8 +5,8 @@ use std::fs;
 use anyhow::Result;
 use bulkhead_protocol::{BlockSize, Request, Socket, TargetPath, VolumeKind, VolumeSpec};
 use bulkhead_tests::helper::{
-    bind, bytes, create, create_from, create_snapshot, delete, delete_snapshot, directory_spec, filesystem_spec,
-    grow_filesystem, image_spec, mount_filesystem, target, unbind, unmount_filesystem, volume,
+    bind, bytes, create, create_from, create_snapshot, delete, delete_snapshot, directory_spec, discard,
+    filesystem_spec, grow_filesystem, image_spec, mount_filesystem, target, unbind, unmount_filesystem, volume,
 };
 use bulkhead_tests::rig::Rig;
 
@@ -195,7 +195,7 @@ pub fn on_directories() -> Vec<Operation> {
     let [target, _] = targets();
     let operation = undone_by(vec![unbind.clone(), delete.clone()]);
     let usage = Request::Usage { volume: volume(DIRECTORY), target: Some(target) };
-    let unused = Request::DeleteUnused { volume: volume(DIRECTORY) };
+    let unused = discard(DIRECTORY);
     let owner = Request::Owner { volume: volume(DIRECTORY) };
     let note = "bulkhead-owner=1\nclaim=shop/data\n".parse().expect("a record");
     let fewer = Request::SetInodes { volume: volume(DIRECTORY), inodes: 100.try_into().expect("a number of inodes") };
@@ -240,7 +240,7 @@ pub fn on_devices() -> Vec<Operation> {
     let [_, target] = targets();
     let operation = undone_by(vec![remove.clone(), detach.clone(), delete.clone()]);
     let usage = Request::Usage { volume: volume(DEVICE), target: Some(target) };
-    let unused = Request::DeleteUnused { volume: volume(DEVICE) };
+    let unused = discard(DEVICE);
     let read_only = Request::LoopAttach { volume: volume(DEVICE), read_only: true };
     let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
     let sparse = bulkhead_tests::helper::create(DEVICE, VolumeSpec { kind, ..image_spec(SIZE) });

@@ -15,7 +15,7 @@ use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
 
-use super::{SIZE, check_detached, check_image, end, image, make_pool_of, start, usage};
+use super::{SIZE, check_detached, check_image, end, make_pool_of, start};
 
 cases! {
     a_rotten_image_is_not_mounted_and_harms_no_other: Bare + Kernel,
@@ -54,16 +54,16 @@ fn a_rotten_image_is_not_mounted_and_harms_no_other(rig: &mut Rig) -> Result<()>
     for (what, damage) in DAMAGES {
         let damaged = || -> Result<()> {
             helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-            damage(&File::options().read(true).write(true).open(image(rig, "vol-a"))?)?;
-            let before = fs::metadata(image(rig, "vol-a"))?.len();
+            damage(&File::options().read(true).write(true).open(rig.pool().image("vol-a"))?)?;
+            let before = fs::metadata(rig.pool().image("vol-a"))?.len();
             for _ in 0..2 {
                 let refused = helper.request(&mount_filesystem("vol-a"))?;
                 ensure!(matches!(&refused, Err(error) if matches!(error.kind, ErrorKind::Io(_))), "{refused:?}");
-                let found = usage(&helper, "vol-a", None)?.condition;
+                let found = helper.usage("vol-a", None)?.condition;
                 let is_said = matches!(found, Some(Condition::NotMountable { .. } | Condition::ImageSize { .. }));
                 ensure!(is_said, "{found:?}");
             }
-            ensure!(fs::metadata(image(rig, "vol-a"))?.len() == before, "the image was changed");
+            ensure!(fs::metadata(rig.pool().image("vol-a"))?.len() == before, "the image was changed");
             denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::Invalid, "not mounted")?;
             fs::write(rig.target("b/file"), what)?;
             helper.ask(&delete("vol-a"))?;
@@ -76,10 +76,10 @@ fn a_rotten_image_is_not_mounted_and_harms_no_other(rig: &mut Rig) -> Result<()>
     }
     // One whose sectors are smaller than the device's is not mounted either. Another filesystem of the same size is one.
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=512"]).arg(image(rig, "vol-a")))?;
+    run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=512"]).arg(rig.pool().image("vol-a")))?;
     let refused = helper.request(&mount_filesystem("vol-a"))?;
     ensure!(matches!(&refused, Err(error) if matches!(error.kind, ErrorKind::Io(_))), "{refused:?}");
-    run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096"]).arg(image(rig, "vol-a")))?;
+    run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096"]).arg(rig.pool().image("vol-a")))?;
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&bind("vol-a", "a"))?;
     ensure!(fs::read_dir(rig.target("a"))?.count() == 0);
@@ -110,7 +110,7 @@ fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(rig: &mut Rig
             rig.restart_helper()?;
             helper = rig.helper()?;
         }
-        let condition = |target| Ok::<_, anyhow::Error>(usage(&helper, "vol-a", target)?.condition);
+        let condition = |target| Ok::<_, anyhow::Error>(helper.usage("vol-a", target)?.condition);
         // A helper that is started anew cannot reach it.
         let wanted = if restarts { Condition::NotMountable { errno: 5 } } else { Condition::FilesystemShutDown };
         ensure!(condition(None)? == Some(wanted), "{:?}", condition(None)?);
@@ -120,7 +120,7 @@ fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(rig: &mut Rig
             let refused = helper.request(&mount_filesystem("vol-a"))?;
             ensure!(matches!(&refused, Err(error) if error.kind == ErrorKind::Io(5)), "{refused:?}");
             let grown = helper.request(&grow_filesystem("vol-a", 2 * SIZE))?;
-            ensure!(grown.is_err() && fs::metadata(image(rig, "vol-a"))?.len() == SIZE, "{grown:?}");
+            ensure!(grown.is_err() && fs::metadata(rig.pool().image("vol-a"))?.len() == SIZE, "{grown:?}");
         }
         denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
         // All others go on.
@@ -200,22 +200,22 @@ fn what_rots_while_it_is_mounted_harms_no_other(rig: &mut Rig) -> Result<()> {
             helper.ask(&unbind("vol-a", "vol-a"))?;
             helper.ask(&unmount_filesystem("vol-a"))?;
             publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
-            damage(&File::options().read(true).write(true).open(image(rig, "vol-a"))?)?;
+            damage(&File::options().read(true).write(true).open(rig.pool().image("vol-a"))?)?;
             let left = whole(&rig.target("vol-a"));
             ensure!(left < 200, "everything is there");
             let _ = fs::write(rig.target("vol-a/new"), "content");
             run(Command::new("sync").arg("-f").arg(rig.target("vol-a"))).unwrap_or_default();
             // A filesystem that does not come to write what it cannot read goes on. The length is always told.
-            let found = usage(&helper, "vol-a", None)?.condition;
+            let found = helper.usage("vol-a", None)?.condition;
             let is_told = matches!(found, Some(Condition::ImageSize { .. }));
             ensure!(is_told == (what == "it is truncated"), "{found:?}");
             fs::write(rig.target("vol-b/file"), what)?;
-            ensure!(usage(&helper, "vol-b", None)?.condition.is_none());
+            ensure!(helper.usage("vol-b", None)?.condition.is_none());
             helper.ask(&unbind("vol-a", "vol-a"))?;
             helper.ask_patiently(&unmount_filesystem("vol-a"))?;
             // Mounted anew it fails, or shows what is left.
             if helper.request(&mount_filesystem("vol-a"))?.is_err() {
-                let found = usage(&helper, "vol-a", None)?.condition;
+                let found = helper.usage("vol-a", None)?.condition;
                 let is_told = matches!(found, Some(Condition::NotMountable { .. } | Condition::ImageSize { .. }));
                 ensure!(is_told, "{found:?}");
             }
@@ -259,7 +259,7 @@ fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(rig: &mut Rig) -> Result<()
     };
     ensure!((0..4).any(|number| write("vol-a", &format!("file{number}")).is_err()), "there is room");
     write("vol-b", "file").context("a preallocated one in a full pool")?;
-    let found = usage(&helper, "vol-a", None)?.condition;
+    let found = helper.usage("vol-a", None)?.condition;
     println!("in a full pool: {found:?}");
     // Whatever it has become, it can be let go, and no other is touched by that.
     fs::remove_file(&filler)?;
@@ -271,6 +271,6 @@ fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(rig: &mut Rig) -> Result<()
     }
     ensure!(fs::read(rig.target("vol-a/kept"))? == b"content", "what was synced is gone");
     write("vol-a", "later").context("with room again")?;
-    ensure!(usage(&helper, "vol-a", None)?.condition.is_none());
+    ensure!(helper.usage("vol-a", None)?.condition.is_none());
     end(rig, &helper, &["vol-a", "vol-b"])
 }

@@ -18,7 +18,7 @@ use bulkhead_tests::rig::Rig;
 use rustix::fs::{RenameFlags, XattrFlags, fgetxattr, fremovexattr, fsetxattr, renameat_with};
 use tonic::Code;
 
-use super::{SIZE, check_detached, check_image, image, start};
+use super::{SIZE, check_detached, check_image, start};
 
 cases! {
     objects_that_are_edited_change_no_kind: Bare,
@@ -38,7 +38,7 @@ fn make(helper: &HelperClient, rig: &Rig) -> Result<()> {
     fs::write(rig.target("f/file"), "content")?;
     helper.ask(&unbind("vol-f", "f"))?;
     helper.ask(&unmount_filesystem("vol-f"))?;
-    fs::copy(image(rig, "vol-f"), image(rig, "vol-b"))?;
+    fs::copy(rig.pool().image("vol-f"), rig.pool().image("vol-b"))?;
     Ok(())
 }
 
@@ -67,7 +67,7 @@ fn copy_record(rig: &Rig, from: &str, to: &str) -> Result<Box<dyn FnOnce() -> Re
 
 /// Puts something else in the place of a volume's image.
 fn replace(rig: &Rig, id: &str, by: impl FnOnce(&Path) -> Result<()>) -> Result<Box<dyn FnOnce() -> Result<()>>> {
-    let (own, aside) = (image(rig, id), image(rig, id).with_extension("aside"));
+    let (own, aside) = (rig.pool().image(id), rig.pool().image(id).with_extension("aside"));
     fs::rename(&own, &aside)?;
     by(&own)?;
     Ok(Box::new(move || Ok(fs::rename(aside, own)?)))
@@ -82,27 +82,27 @@ const FORGERIES: [Forgery; 8] = [
         copy_record(rig, "vol-b", "vol-f")
     }),
     ("the images are exchanged", &["vol-b", "vol-f"], |rig| {
-        let (one, other) = (image(rig, "vol-f"), image(rig, "vol-b"));
+        let (one, other) = (rig.pool().image("vol-f"), rig.pool().image("vol-b"));
         exchange(&one, &other)?;
         Ok(Box::new(move || exchange(&one, &other)))
     }),
     ("the block volume's image is copied over the filesystem's", &["vol-f"], |rig| {
-        let from = image(rig, "vol-b");
+        let from = rig.pool().image("vol-b");
         replace(rig, "vol-f", |own| run(Command::new("cp").arg("-a").args([from.as_path(), own])))
     }),
     ("the filesystem's image is copied over the block volume's", &["vol-b"], |rig| {
-        let from = image(rig, "vol-f");
+        let from = rig.pool().image("vol-f");
         replace(rig, "vol-b", |own| run(Command::new("cp").arg("-a").args([from.as_path(), own])))
     }),
     ("the block volume's image is a link", &["vol-f"], |rig| {
         replace(rig, "vol-f", |own| Ok(std::os::unix::fs::symlink("../vol-b/image", own)?))
     }),
     ("the filesystem's image has another name as the block volume's", &["vol-b"], |rig| {
-        let from = image(rig, "vol-f");
+        let from = rig.pool().image("vol-f");
         replace(rig, "vol-b", |own| Ok(fs::hard_link(&from, own)?))
     }),
     ("the block volume's image has another name as the filesystem's", &["vol-f"], |rig| {
-        let from = image(rig, "vol-b");
+        let from = rig.pool().image("vol-b");
         replace(rig, "vol-f", |own| Ok(fs::hard_link(&from, own)?))
     }),
 ];
@@ -161,7 +161,7 @@ fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(rig: &mut Rig) -> 
     rig.helper()?.ask(&create("vol-g", filesystem_spec(SIZE)))?;
     if !quotas {
         rig.kill_helper()?;
-        let from = image(rig, "vol-f");
+        let from = rig.pool().image("vol-f");
         let undo = replace(rig, "vol-g", |own| Ok(fs::hard_link(&from, own)?))?;
         rig.start_helper()?;
         for id in ["vol-f", "vol-g"] {
@@ -174,7 +174,7 @@ fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(rig: &mut Rig) -> 
     rig.helper()?.ask(&delete("vol-g"))?;
     rig.kill_helper()?;
     // A restored image without its mark is not served; with it, it is.
-    let restored = File::open(image(rig, "vol-f"))?;
+    let restored = File::open(rig.pool().image("vol-f"))?;
     fremovexattr(&restored, MARK)?;
     rig.start_helper()?;
     denied(rig.helper()?.request(&mount_filesystem("vol-f"))?, ErrorKind::PoolBroken, "its image is not")?;
@@ -195,7 +195,7 @@ fn what_is_exchanged_while_it_is_served_changes_no_kind(rig: &mut Rig) -> Result
     start(rig, 3)?;
     let helper = rig.helper()?;
     make(&helper, rig)?;
-    let images = ["vol-f", "vol-b"].map(|id| image(rig, id));
+    let images = ["vol-f", "vol-b"].map(|id| rig.pool().image(id));
     let directories = ["vol-f", "vol-b"].map(|id| rig.pool().volume(id));
     // Between projects the kernel exchanges no images (EXDEV).
     let quotas = rig.run_options.enforces_sizes();
@@ -254,7 +254,7 @@ fn objects_that_are_edited_change_no_kind(rig: &mut Rig) -> Result<()> {
     client.create_volume(of_class("vol-f", mount(), images))?;
     client.create_volume(requests::create("vol-b", size, block()))?;
     client.create_volume(requests::create("vol-d", 16 * MIB, mount()))?;
-    fs::copy(image(rig, "vol-f"), image(rig, "vol-b"))?;
+    fs::copy(rig.pool().image("vol-f"), rig.pool().image("vol-b"))?;
 
     // A PersistentVolume, or a claim, with another volume mode, filesystem type, attributes or handle.
     let target = rig.target("t");

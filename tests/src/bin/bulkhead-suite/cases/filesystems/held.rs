@@ -79,7 +79,7 @@ fn what_a_process_still_has_mounted_is_not_let_go(rig: &mut Rig) -> Result<()> {
 
 fn check_other(rig: &Rig) -> Result<()> {
     let (helper, spec) = (rig.helper()?, directory_spec(1 << 20));
-    helper.ask(&bulkhead_protocol::Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec })?;
+    helper.ask(&create_in("other", "vol-o", spec))?;
     helper.ask(&delete("vol-o")).map(drop)
 }
 

@@ -21,7 +21,7 @@ fn no_kind_of_volume_is_taken_for_another(rig: &mut Rig) -> Result<()> {
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     helper.ask(&create("vol-c", directory_spec(1 << 20)))?;
     // A perfect filesystem, written by a tenant.
-    std::fs::copy(super::image(rig, "vol-a"), super::image(rig, "vol-b"))?;
+    std::fs::copy(rig.pool().image("vol-a"), rig.pool().image("vol-b"))?;
     for attached in [false, true] {
         if attached {
             helper.ask(&attach("vol-b"))?;

@@ -14,7 +14,7 @@ use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::PoolFilesystem;
 use rustix::io::Errno;
 
-use super::{SIZE, check_detached, check_image, end, image, start, usage};
+use super::{SIZE, check_detached, check_image, end, start};
 
 cases! {
     a_filesystem_lives_and_grows_and_is_found_again: Bare + Filesystem,
@@ -37,7 +37,7 @@ fn a_filesystem_lives_and_grows_and_is_found_again(rig: &mut Rig) -> Result<()> 
         ensure!(helper.ask(&create("vol-a", filesystem_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
     }
     check_image(rig, "vol-a").context("a fresh image")?;
-    let none = usage(&helper, "vol-a", None)?;
+    let none = helper.usage("vol-a", None)?;
     ensure!(none.used_bytes.is_none() && none.available_inodes.is_none() && none.condition.is_none(), "{none:?}");
     denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::Invalid, "mount it first")?;
 
@@ -60,7 +60,7 @@ fn a_filesystem_lives_and_grows_and_is_found_again(rig: &mut Rig) -> Result<()> 
     let [device] = &devices[..] else { anyhow::bail!("{devices:?}") };
     ensure!(device.block_size == 4096 && device.size()? == SIZE, "{device:?}");
 
-    let before = usage(&helper, "vol-a", Some(target("work", "a")))?;
+    let before = helper.usage("vol-a", Some(target("work", "a")))?;
     let whole = before.used_bytes.unwrap_or(0) + before.available_bytes.unwrap_or(0);
     ensure!(whole > SIZE * 7 / 10 && whole < SIZE, "{before:?}");
     ensure!(before.available_inodes.is_some_and(|number| number > 1000), "{before:?}");
@@ -75,7 +75,7 @@ fn a_filesystem_lives_and_grows_and_is_found_again(rig: &mut Rig) -> Result<()> 
     ensure!(helper.ask(&grow_filesystem("vol-a", SIZE))? == Reply::Size(bytes(large)), "never smaller");
     let space = rustix::fs::statvfs(rig.target("a"))?;
     ensure!(space.f_blocks * space.f_frsize > SIZE * 3 / 2, "{} blocks", space.f_blocks);
-    let after = usage(&helper, "vol-a", Some(target("work", "b")))?;
+    let after = helper.usage("vol-a", Some(target("work", "b")))?;
     ensure!(after.available_bytes > before.available_bytes && after.spec.size == bytes(large), "{after:?}");
 
     denied(helper.request(&unmount_filesystem("vol-a"))?, ErrorKind::InUse, "vol-a")?;
@@ -114,7 +114,7 @@ fn a_preallocated_image_stays_preallocated(rig: &mut Rig) -> Result<()> {
         *sparse = false;
     }
     helper.ask(&create("vol-a", spec))?;
-    let allocated = |rig: &Rig| Ok::<_, anyhow::Error>(fs::metadata(image(rig, "vol-a"))?.blocks() * 512);
+    let allocated = |rig: &Rig| Ok::<_, anyhow::Error>(fs::metadata(rig.pool().image("vol-a"))?.blocks() * 512);
     ensure!(allocated(rig)? >= SIZE);
     helper.ask(&mount_filesystem("vol-a"))?;
     helper.ask(&bind("vol-a", "a"))?;
@@ -172,8 +172,8 @@ fn a_pool_that_is_not_configured_for_them_has_none(rig: &mut Rig) -> Result<()> 
     {
         denied(helper.request(&request)?, ErrorKind::Unsupported, "configured")?;
     }
-    ensure!(fs::metadata(image(rig, "vol-a"))?.len() == SIZE, "the image has grown");
-    ensure!(usage(&helper, "vol-a", None)?.used_bytes.is_none());
+    ensure!(fs::metadata(rig.pool().image("vol-a"))?.len() == SIZE, "the image has grown");
+    ensure!(helper.usage("vol-a", None)?.used_bytes.is_none());
     helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&unmount_filesystem("vol-a"))?;
     check_image(rig, "vol-a")
@@ -197,10 +197,10 @@ fn a_full_filesystem_is_its_own_business(rig: &mut Rig) -> Result<()> {
     ensure!(error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()), "{error}");
     drop(file);
     ensure!(
-        fs::metadata(image(rig, "vol-a"))?.blocks() * 512 <= SIZE + (1 << 20),
+        fs::metadata(rig.pool().image("vol-a"))?.blocks() * 512 <= SIZE + (1 << 20),
         "the image takes more than its size"
     );
-    let full = usage(&helper, "vol-a", None)?;
+    let full = helper.usage("vol-a", None)?;
     ensure!(full.available_bytes.is_some_and(|left| left < 8 << 20), "{full:?}");
     fs::write(rig.target("vol-b/file"), &part)?;
     // Room helps at once.

@@ -1,13 +1,11 @@
 //! Filesystems in images: their life, their kinds, their damages, restarts, and the process that mounts them.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Reply, Request, TargetPath, Usage};
+use anyhow::{Context, Result, ensure};
 use bulkhead_tests::case::Case;
-use bulkhead_tests::helper::{HelperClient, delete, unbind, unmount_filesystem, volume};
+use bulkhead_tests::helper::{HelperClient, delete, unbind, unmount_filesystem};
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::rig::Rig;
@@ -72,14 +70,9 @@ pub fn helper_flags() -> Vec<String> {
     ["--mounter-uid".to_owned(), MOUNTER_UID.to_string()].into()
 }
 
-/// The image of a volume.
-fn image(rig: &Rig, id: &str) -> PathBuf {
-    rig.pool().volume(id).join("image")
-}
-
 /// Checks that the filesystem in a volume's image, which is not mounted, is without fault.
 pub fn check_image(rig: &Rig, id: &str) -> Result<()> {
-    run(Command::new("xfs_repair").args(["-n", "-f"]).arg(image(rig, id)))
+    run(Command::new("xfs_repair").args(["-n", "-f"]).arg(rig.pool().image(id)))
 }
 
 /// Ends the lives of volumes, each of which is published at the target of its name, and checks what they leave.
@@ -91,14 +84,6 @@ fn end(rig: &Rig, helper: &HelperClient, ids: &[&str]) -> Result<()> {
         helper.ask(&delete(id))?;
     }
     Ok(())
-}
-
-/// The usage of a volume.
-fn usage(helper: &HelperClient, id: &str, target: Option<TargetPath>) -> Result<Usage> {
-    match helper.ask(&Request::Usage { volume: volume(id), target })? {
-        Reply::Usage(usage) => Ok(usage),
-        other => bail!("no usage of {id}: {other:?}"),
-    }
 }
 
 /// The process that mounts.

@@ -12,7 +12,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::rig::Rig;
 
-use super::{SIZE, end, start, usage};
+use super::{SIZE, end, start};
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
@@ -39,7 +39,7 @@ fn what_a_container_may_do_stops_and_changes_no_filesystem(rig: &mut Rig) -> Res
     for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
         helper.ask(&request)?;
     }
-    let seen = || Ok::<_, anyhow::Error>((mounts::at(&rig.target("vol-a"))?, usage(&helper, "vol-a", None)?));
+    let seen = || Ok::<_, anyhow::Error>((mounts::at(&rig.target("vol-a"))?, helper.usage("vol-a", None)?));
     let before = seen()?;
     for command in [
         &["xfs_io", "-x", "-c", "shutdown"][..],
@@ -99,7 +99,7 @@ fn a_frozen_filesystem_holds_up_itself_only(rig: &mut Rig) -> Result<()> {
     }
     fs::write(rig.target("vol-a/file"), "content")?;
     let frozen = Frozen::freeze(&rig.target("vol-a"))?;
-    ensure!(usage(&helper, "vol-a", None)?.condition.is_none());
+    ensure!(helper.usage("vol-a", None)?.condition.is_none());
     for request in [bind("vol-a", "more"), unbind("vol-a", "more")] {
         helper.ask(&request)?;
     }

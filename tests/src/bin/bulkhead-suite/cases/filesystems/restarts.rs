@@ -11,7 +11,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::rig::Rig;
 
-use super::{SIZE, check_detached, check_image, end, make_pool, start, usage};
+use super::{SIZE, check_detached, check_image, end, make_pool, start};
 
 cases! {
     a_restart_finds_what_is_published: Bare + Filesystem,
@@ -31,11 +31,11 @@ fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {
         rig.restart_helper()?;
         let helper = rig.helper()?;
         ensure!(fs::read(rig.target("a/file"))? == b"content");
-        let found = usage(&helper, "vol-a", Some(target("work", "a")))?;
+        let found = helper.usage("vol-a", Some(target("work", "a")))?;
         ensure!(found.used_bytes.is_some() && found.targets == 1 && found.condition.is_none(), "{found:?}");
         let size = SIZE + (round + 1) * (16 << 20);
         ensure!(helper.ask(&grow_filesystem("vol-a", size))? == Reply::Size(bytes(size)));
-        let after = usage(&helper, "vol-a", None)?;
+        let after = helper.usage("vol-a", None)?;
         ensure!(after.available_bytes > found.available_bytes, "{after:?}");
         // The same again, and one more target.
         for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), bind("vol-a", "b")] {

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use bulkhead_protocol::{Condition, ErrorKind, MountFlags, Request, Separation};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, target, volume};
+use bulkhead_tests::helper::{attach, create, delete, detach, directory_spec, discard, image_spec, target, volume};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::rig::Rig;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
@@ -64,7 +64,7 @@ impl Other {
             helper.ask(&create(id, spec))?;
         }
         helper.ask(&bind("vol-a", "a"))?;
-        helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+        helper.ask(&attach("vol-b"))?;
         helper.ask(&Request::MakeDevice { volume: volume("vol-b"), target: target("other", "b"), exclusive: false })?;
         fs::write(other.inner.join("a/file"), "content")?;
         Ok(other)
@@ -85,7 +85,7 @@ impl Other {
         denied(helper.request(&delete("vol-c"))?, ErrorKind::InUse, "other")?;
         for id in ["vol-a", "vol-b"] {
             denied(helper.request(&delete(id))?, ErrorKind::InUse, "other")?;
-            denied(helper.request(&Request::DeleteUnused { volume: volume(id) })?, ErrorKind::Refused, "")?;
+            denied(helper.request(&discard(id))?, ErrorKind::Refused, "")?;
         }
         check_kept(rig)
     }
@@ -93,7 +93,7 @@ impl Other {
     /// Checks that a volume that the host has mounted is not said to be unpublished.
     fn check_not_unpublished(&self, rig: &Rig) -> Result<()> {
         let helper = rig.helper()?;
-        for request in [unbind("vol-a", "a"), remove_device(), Request::LoopDetach { volume: volume("vol-b") }] {
+        for request in [unbind("vol-a", "a"), remove_device(), detach("vol-b")] {
             denied(helper.request(&request)?, ErrorKind::InUse, "other")?;
         }
         for name in ["a", "b"] {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use bulkhead_protocol::{ErrorKind, Reply, Request, VolumeId};
+use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -23,19 +23,8 @@ cases! {
 
 const SIZE: u64 = 1 << 20;
 
-fn create_in(pool: &str, id: &str) -> Result<Request> {
-    Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: directory_spec(SIZE) })
-}
-
 fn status(rig: &Rig, pool: &str) -> Result<bulkhead_protocol::Response> {
     rig.helper()?.request(&Request::PoolStatus { pool: pool.parse()? })
-}
-
-fn names(rig: &Rig) -> Result<Vec<VolumeId>> {
-    match rig.helper()?.ask(&Request::List { after: None, limit: 100 })? {
-        Reply::Volumes(page) => Ok(page.into_vec().into_iter().map(|listed| listed.volume).collect()),
-        other => anyhow::bail!("{other:?}"),
-    }
 }
 
 /// Starts a helper with an unnamed pool called default and one called third, and makes vol-a in the former, with
@@ -78,12 +67,12 @@ fn check_content(pools: &[&Path]) -> Result<()> {
 fn check_untouched(rig: &Rig, part: &str) -> Result<()> {
     let helper = rig.helper()?;
     for pool in ["default", "third"] {
-        denied(helper.request(&create_in(pool, "vol-a")?)?, ErrorKind::PoolBroken, part)?;
+        denied(helper.request(&create_in(pool, "vol-a", directory_spec(SIZE)))?, ErrorKind::PoolBroken, part)?;
     }
-    for request in [bind("vol-a", "a"), delete("vol-a"), Request::DeleteUnused { volume: volume("vol-a") }] {
+    for request in [bind("vol-a", "a"), delete("vol-a"), discard("vol-a")] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, part)?;
     }
-    ensure!(names(rig)?.is_empty(), "{:?}", names(rig)?);
+    ensure!(rig.helper()?.volumes()?.is_empty(), "{:?}", rig.helper()?.volumes()?);
     ensure!(rig.pools[1].entries()?.is_empty(), "it was made again: {:?}", rig.pools[1].entries()?);
     Ok(())
 }
@@ -99,14 +88,14 @@ fn a_pool_and_its_copy_are_both_refused(rig: &mut Rig) -> Result<()> {
     check_content(&[&directory, &copied])?;
     // The third one is served.
     let helper = rig.helper()?;
-    helper.ask(&create_in("third", "vol-b")?)?;
+    helper.ask(&create_in("third", "vol-b", directory_spec(SIZE)))?;
     helper.ask(&delete("vol-b"))?;
     // Without the copy all is as it was.
     rig.kill_helper()?;
     mounts::unmount_all(&copied)?;
     rig.pools.truncate(2);
     rig.start_helper()?;
-    ensure!(names(rig)? == [volume("vol-a")]);
+    ensure!(rig.helper()?.volumes()? == [volume("vol-a")]);
     check_content(&[&directory])
 }
 
@@ -123,7 +112,7 @@ fn one_volume_in_two_pools_is_served_from_neither(rig: &mut Rig) -> Result<()> {
     }
     fs::remove_dir_all(copied.join("vol-a"))?;
     rig.start_helper()?;
-    ensure!(names(rig)? == [volume("vol-a")]);
+    ensure!(rig.helper()?.volumes()? == [volume("vol-a")]);
     check_content(&[&directory])
 }
 
@@ -138,7 +127,7 @@ fn a_volume_of_a_pool_that_has_become_read_only_is_not_made_again(rig: &mut Rig)
     rig.abandon();
     remount("remount,rw")?;
     rig.start_helper()?;
-    ensure!(names(rig)? == [volume("vol-a")]);
+    ensure!(rig.helper()?.volumes()? == [volume("vol-a")]);
     Ok(())
 }
 
@@ -154,6 +143,6 @@ fn a_volume_of_a_pool_of_another_name_is_not_made_again(rig: &mut Rig) -> Result
     rig.kill_helper()?;
     fs::write(&marker, unnamed)?;
     rig.start_helper()?;
-    ensure!(names(rig)? == [volume("vol-a")]);
+    ensure!(rig.helper()?.volumes()? == [volume("vol-a")]);
     Ok(())
 }

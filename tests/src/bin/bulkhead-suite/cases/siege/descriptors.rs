@@ -68,7 +68,7 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Re
             helper.ask(&bind(id, id))?;
         } else {
             helper.ask(&create(id, image_spec(SIZE)))?;
-            helper.ask(&Request::LoopAttach { volume: volume(id), read_only: false })?;
+            helper.ask(&attach(id))?;
             let target = target("work", id);
             helper.ask(&Request::MakeDevice { volume: volume(id), target, exclusive: false })?;
         }

@@ -57,7 +57,7 @@ fn exchanged_images_are_not_attached(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, image_spec(SIZE)))?;
-        let image = rig.pool().volume(id).join("image");
+        let image = rig.pool().image(id);
         fs::File::options().write(true).open(image)?.write_all_at(id.as_bytes(), 0)?;
     }
     exchange(rig)?;
@@ -66,13 +66,13 @@ fn exchanged_images_are_not_attached(rig: &mut Rig) -> Result<()> {
         denied(helper.request(&attach)?, ErrorKind::PoolBroken, "was replaced")?;
         let grow = Request::GrowImage { volume: volume(id), size: bytes(2 * SIZE) };
         denied(helper.request(&grow)?, ErrorKind::PoolBroken, "was replaced")?;
-        ensure!(fs::metadata(rig.pool().volume(id).join("image"))?.len() == SIZE);
+        ensure!(fs::metadata(rig.pool().image(id))?.len() == SIZE);
     }
     ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty(), "something is attached");
     exchange(rig)?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&Request::LoopAttach { volume: volume(id), read_only: false })?;
-        helper.ask(&Request::MakeDevice { volume: volume(id), target: target("work", id), exclusive: false })?;
+        helper.ask(&make_device(id, id))?;
         let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&rig.target(id))?;
         ensure!(found == id.as_bytes(), "{id} shows {found:?}");
     }

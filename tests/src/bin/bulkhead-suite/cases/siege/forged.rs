@@ -3,12 +3,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use bulkhead_tests::attacker::{first_bytes, node_like};
+use bulkhead_tests::attacker::{first_bytes, node_like, spent_node};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
@@ -18,21 +17,6 @@ cases! {
 }
 
 const SIZE: u64 = 1 << 20;
-
-/// A container's own node for a device, which is then detached.
-fn spent(rig: &Rig, id: &str) -> Result<PathBuf> {
-    let helper = rig.helper()?;
-    helper.ask(&create(id, image_spec(SIZE)))?;
-    helper.ask(&attach(id))?;
-    helper.ask(&make_device(id, id))?;
-    let node = node_like(&rig.target(id), &rig.work().join(id))?;
-    helper.ask(&remove_device(id, id))?;
-    helper.ask(&detach(id))?;
-    helper.ask(&delete(id))?;
-    // It is removed in the background.
-    std::thread::sleep(Duration::from_millis(500));
-    Ok(node)
-}
 
 /// Binds a device to a file as a process without any capability: LOOP_SET_FD.
 fn bind_to(node: &Path, file: &Path) -> Result<()> {
@@ -48,12 +32,12 @@ fn bind_to(node: &Path, file: &Path) -> Result<()> {
 fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     // Numbers below and above that of the device's own hold.
-    let below = spent(rig, "vol-below")?;
+    let below = spent_node(rig, "vol-below", image_spec(SIZE))?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     helper.ask(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "a"))?;
     let node = node_like(&rig.target("a"), &rig.work().join("own-node"))?;
-    let above = spent(rig, "vol-above")?;
+    let above = spent_node(rig, "vol-above", image_spec(SIZE))?;
     for forged in [&below, &above] {
         bind_to(forged, &node)?;
     }
@@ -65,7 +49,7 @@ fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) 
     let ids: Vec<String> = (0..8).map(|number| format!("victim-{number}")).collect();
     for id in &ids {
         helper.ask(&create(id, image_spec(SIZE)))?;
-        let image = File::options().write(true).open(rig.pool().volume(id).join("image"))?;
+        let image = File::options().write(true).open(rig.pool().image(id))?;
         image.write_all_at(b"secret", 0)?;
         image.sync_all()?;
         helper.ask(&attach(id))?;

@@ -26,7 +26,7 @@ const SIZE: u64 = 64 << 10;
 /// Creates a block volume with its name as content, and attaches it.
 fn make(helper: &HelperClient, rig: &Rig, id: &str) -> Result<()> {
     helper.ask(&create(id, image_spec(SIZE)))?;
-    let image = rig.pool().volume(id).join("image");
+    let image = rig.pool().image(id);
     File::options().write(true).open(image)?.write_all_at(id.as_bytes(), 0)?;
     helper.ask(&attach(id)).map(drop)
 }

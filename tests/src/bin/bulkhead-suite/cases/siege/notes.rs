@@ -5,7 +5,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use bulkhead_protocol::Request;
 use bulkhead_tests::attacker::{first_bytes, node_like};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
@@ -23,13 +22,9 @@ fn number_at(path: &Path) -> Result<u32> {
     Ok(rustix::fs::minor(fs::metadata(path)?.rdev()))
 }
 
-fn create_in(pool: &str, id: &str) -> Result<Request> {
-    Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: image_spec(SIZE) })
-}
-
 /// Attaches a volume of another tenant again and again, and returns what a node shows when the number comes round.
 fn come_round(rig: &Rig, helper: &HelperClient, pool: usize, id: &str, node: &Path, limit: u32) -> Result<bool> {
-    let image = rig.pools[pool].volume(id).join("image");
+    let image = rig.pools[pool].image(id);
     File::options().write(true).open(image)?.write_all_at(b"secret!", 0)?;
     let wanted = number_at(node)?;
     for _ in 0..limit {
@@ -51,8 +46,8 @@ fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(rig: &mu
     rig.add_pool("other")?;
     rig.start_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&create_in("default", "vol-a")?)?;
-    helper.ask(&create_in("other", "vol-o")?)?;
+    helper.ask(&create_in("default", "vol-a", image_spec(SIZE)))?;
+    helper.ask(&create_in("other", "vol-o", image_spec(SIZE)))?;
     for _ in 0..40 {
         helper.ask_patiently(&attach("vol-a"))?;
         helper.ask(&detach("vol-a"))?;

@@ -57,7 +57,7 @@ fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
         detach,
         delete("vol-a"),
         delete("vol-b"),
-        Request::DeleteUnused { volume: volume("vol-a") },
+        discard("vol-a"),
         create("vol-a", directory_spec(SIZE)),
         create("vol-b", image_spec(SIZE)),
         bind("vol-a", "other"),
@@ -135,7 +135,7 @@ fn a_start_leaves_everything_mounted_that_is_not_its_own(rig: &mut Rig) -> Resul
     let helper = rig.helper()?;
     let make = |helper: &HelperClient, pool: &str, names: [&str; 2]| -> Result<()> {
         for (id, spec) in names.into_iter().zip([directory_spec(SIZE), image_spec(SIZE)]) {
-            helper.ask(&Request::Create { volume: volume(id), pool: pool.parse()?, spec })?;
+            helper.ask(&create_in(pool, id, spec))?;
         }
         publish(helper, names[0], names[1])
     };

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Result, ensure};
-use bulkhead_protocol::{BlockSize, ErrorKind, Request, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{BlockSize, ErrorKind, VolumeKind, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -17,10 +17,6 @@ cases! {
 }
 
 const SIZE: u64 = 4 << 20;
-
-fn discard(id: &str) -> Request {
-    Request::DeleteUnused { volume: volume(id) }
-}
 
 fn sparse_spec() -> VolumeSpec {
     let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
@@ -75,7 +71,7 @@ fn an_image_restored_before_the_first_use_is_kept(rig: &mut Rig) -> Result<()> {
     {
         for offset in [0, SIZE / 2, SIZE - 7] {
             rig.helper()?.ask(&create("vol-a", spec))?;
-            let image = File::options().read(true).write(true).open(rig.pool().volume("vol-a").join("image"))?;
+            let image = File::options().read(true).write(true).open(rig.pool().image("vol-a"))?;
             image.write_all_at(b"content", offset)?;
             if synced {
                 image.sync_all()?;

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::cases;
-use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, unbind};
+use bulkhead_tests::helper::{HelperClient, bind, create, create_in, delete, directory_spec, unbind};
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
@@ -46,11 +46,7 @@ fn a_second_helper_with_other_pools_takes_no_name_from_the_first(rig: &mut Rig) 
 fn two_helpers_with_pools_of_their_own_serve_beside_each_other(rig: &mut Rig) -> Result<()> {
     rig.start()?;
     let other = AnotherHelper::start(rig)?;
-    let in_other = bulkhead_protocol::Request::Create {
-        volume: bulkhead_tests::helper::volume("vol-o"),
-        pool: "other".parse()?,
-        spec: directory_spec(1 << 20),
-    };
+    let in_other = create_in("other", "vol-o", directory_spec(1 << 20));
     other.client()?.ask(&in_other)?;
     rig.helper()?.ask(&create("vol-a", directory_spec(1 << 20)))?;
     rig.restart_helper()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Request, encode};
-use bulkhead_tests::attacker::node_like;
+use bulkhead_tests::attacker::spent_node;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::run;
@@ -44,25 +44,11 @@ impl Server {
     }
 }
 
-/// A container's own node for a device that was detached: whoever opens it makes the device anew.
-fn spent(rig: &Rig, name: &str) -> Result<PathBuf> {
-    let helper = rig.helper()?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    helper.ask(&attach("vol-a"))?;
-    helper.ask(&make_device("vol-a", "a"))?;
-    let node = node_like(&rig.target("a"), &rig.work().join(name))?;
-    helper.ask(&remove_device("vol-a", "a"))?;
-    helper.ask(&detach("vol-a"))?;
-    helper.ask(&delete("vol-a"))?;
-    std::thread::sleep(Duration::from_millis(500));
-    Ok(node)
-}
-
 fn starts_beside(rig: &mut Rig, mode: &str, number: usize) -> Result<()> {
     let mut servers = Vec::new();
     let mut nodes = Vec::new();
     for index in 0..number {
-        let node = spent(rig, &format!("own-node-{index}"))?;
+        let node = spent_node(rig, &format!("own-node-{index}"), image_spec(SIZE))?;
         servers.push(Server::start(mode, &rig.work().join(format!("tenant-{index}")), Some(&node))?);
         nodes.push(node);
     }

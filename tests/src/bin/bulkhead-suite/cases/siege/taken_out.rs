@@ -47,13 +47,9 @@ fn take_out(rig: &mut Rig) -> Result<Pool> {
     rig.start_helper()?;
     let helper = rig.helper()?;
     for (id, spec) in [("vol-a", directory_spec(SIZE)), (OLD_B, image_spec(SIZE))] {
-        helper.ask(&Request::Create { volume: volume(id), pool: "old".parse()?, spec })?;
+        helper.ask(&create_in("old", id, spec))?;
     }
-    for request in [
-        bind("vol-a", "a"),
-        Request::LoopAttach { volume: volume(OLD_B), read_only: false },
-        Request::MakeDevice { volume: volume(OLD_B), target: target("work", "b"), exclusive: false },
-    ] {
+    for request in [bind("vol-a", "a"), attach(OLD_B), make_device(OLD_B, "b")] {
         helper.ask(&request)?;
     }
     fs::write(rig.target("a/file"), "content")?;
@@ -117,7 +113,7 @@ fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(rig: &mut Rig) -> 
 fn a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(rig: &mut Rig) -> Result<()> {
     let old = take_out(rig)?;
     let helper = rig.helper()?;
-    let answers = [delete("vol-a"), Request::DeleteUnused { volume: volume("vol-a") }].map(|one| helper.request(&one));
+    let answers = [delete("vol-a"), discard("vol-a")].map(|one| helper.request(&one));
     check_in_use(rig, &old)?;
     put_back(rig, old)?;
     answers.into_iter().try_for_each(|answer| kept(answer?))
@@ -126,7 +122,7 @@ fn a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(rig: &mut Rig)
 fn an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(rig: &mut Rig) -> Result<()> {
     let old = take_out(rig)?;
     let helper = rig.helper()?;
-    let answers = [delete(OLD_B), Request::DeleteUnused { volume: volume(OLD_B) }].map(|one| helper.request(&one));
+    let answers = [delete(OLD_B), discard(OLD_B)].map(|one| helper.request(&one));
     check_in_use(rig, &old)?;
     put_back(rig, old)?;
     answers.into_iter().try_for_each(|answer| kept(answer?))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Request, encode};
+use bulkhead_protocol::encode;
 use bulkhead_tests::cases;
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::helper::*;
@@ -24,13 +24,9 @@ fn pools(rig: &mut Rig, names: &[&str]) -> Result<()> {
     names.iter().try_for_each(|name| rig.add_pool(name))
 }
 
-fn create_in(pool: &str, id: &str) -> Result<Request> {
-    Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: directory_spec(SIZE) })
-}
-
 fn check_other(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create_in("other", "vol-o")?)?;
+    helper.ask(&create_in("other", "vol-o", directory_spec(SIZE)))?;
     helper.ask(&delete("vol-o")).map(drop)
 }
 

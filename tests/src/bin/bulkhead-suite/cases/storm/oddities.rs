@@ -6,7 +6,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::{Pool, mount_image, run};
@@ -26,7 +25,7 @@ const RECORD: &str = "trusted.bulkhead";
 
 fn check_other(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec: directory_spec(SIZE) })?;
+    helper.ask(&create_in("other", "vol-o", directory_spec(SIZE)))?;
     helper.ask(&delete("vol-o")).map(drop)
 }
 
@@ -87,7 +86,7 @@ fn an_image_with_the_record_of_an_unused_directory_is_kept(rig: &mut Rig) -> Res
     fsetxattr(&outer, RECORD, &other, XattrFlags::REPLACE)?;
     rig.start_helper()?;
     std::thread::sleep(Duration::from_secs(1));
-    let kept = fs::read(rig.pool().volume("vol-b").join("image"));
+    let kept = fs::read(rig.pool().image("vol-b"));
     rig.kill_helper()?;
     if rig.pool().volume("vol-b").exists() {
         fsetxattr(&outer, RECORD, &own, XattrFlags::REPLACE)?;

@@ -1,12 +1,12 @@
 //! What is promised, and what there is: no promise is counted twice, and no condition is reported that is not so.
 
 use std::fs::{self, File};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, Inodes, PoolStatus, Reply, Request, VolumeKind, VolumeSpec};
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Condition, Inodes, Request, VolumeKind, VolumeSpec};
+use bulkhead_tests::attacker::retag;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::quotas;
@@ -21,13 +21,6 @@ cases! {
 }
 
 const MIB: u64 = 1 << 20;
-
-fn status(rig: &Rig, pool: &str) -> Result<PoolStatus> {
-    match rig.helper()?.ask(&Request::PoolStatus { pool: pool.parse()? })? {
-        Reply::Pool(status) => Ok(status),
-        other => bail!("no pool status: {other:?}"),
-    }
-}
 
 fn spec(size: u64, number: u64) -> Result<VolumeSpec> {
     let mut spec = directory_spec(size);
@@ -44,14 +37,14 @@ fn settled() {
 fn inodes_that_a_volume_was_promised_are_counted_once(rig: &mut Rig) -> Result<()> {
     const FILES: u64 = 40_000;
     let helper = rig.helper()?;
-    let before = status(rig, "default")?;
+    let before = rig.helper()?.pool_status("default")?;
     helper.ask(&create("vol-a", spec(16 * MIB, FILES + 100)?))?;
     settled();
     // All the rest is promised to another one.
-    let rest = status(rig, "default")?.available.saturating_sub(1024 * 512) / 4096 * 4096;
+    let rest = rig.helper()?.pool_status("default")?.available.saturating_sub(1024 * 512) / 4096 * 4096;
     helper.ask(&create("vol-b", spec(rest, 1024)?))?;
     settled();
-    let whole = status(rig, "default")?;
+    let whole = rig.helper()?.pool_status("default")?;
     ensure!(whole.conditions.as_slice().is_empty(), "{whole:?}");
     let data = rig.pool().volume("vol-a").join("data");
     for directory in 0..FILES / 1000 {
@@ -63,14 +56,14 @@ fn inodes_that_a_volume_was_promised_are_counted_once(rig: &mut Rig) -> Result<(
     }
     rustix::fs::sync();
     settled();
-    let after = status(rig, "default")?;
+    let after = rig.helper()?.pool_status("default")?;
     println!("empty {before:?}\nwhole {whole:?}\nafter {after:?}");
     let outcome = (|| {
         ensure!(after.conditions.as_slice().is_empty(), "nobody has more than was promised: {after:?}");
         helper.ask(&delete("vol-b"))?;
         wait::until(rig.patience(Duration::from_secs(10)), || {
             settled();
-            let after = status(rig, "default")?;
+            let after = rig.helper()?.pool_status("default")?;
             ensure!(after.emptying == 0, "{after:?}");
             ensure!(
                 after.available + 4 * MIB > rest,
@@ -90,11 +83,6 @@ fn inodes_that_a_volume_was_promised_are_counted_once(rig: &mut Rig) -> Result<(
         rig.helper()?.ask(&delete(id))?;
     }
     outcome
-}
-
-/// The owner of a file can put it into another project, even through the published mount.
-fn retag(path: &Path, project: u64) -> Result<()> {
-    run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
 }
 
 /// Which ids are tried next follows from the tenant's own.
@@ -129,7 +117,7 @@ fn quotas_that_are_switched_off_and_on_again(rig: &mut Rig) -> Result<()> {
     helper.ask(&create("vol-a", directory_spec(16 * MIB)))?;
     for round in 0..2 {
         quota(false)?;
-        let off = status(rig, "default")?;
+        let off = rig.helper()?.pool_status("default")?;
         let answers = [
             helper.request(&create("vol-b", directory_spec(MIB)))?,
             helper.request(&create("vol-c", image_spec(MIB)))?,
@@ -145,12 +133,12 @@ fn quotas_that_are_switched_off_and_on_again(rig: &mut Rig) -> Result<()> {
         println!("off {off:?}\nanswers {answers:?}");
         ensure!(off.conditions.as_slice().contains(&Condition::QuotasOff), "{off:?}");
         wait::until(rig.patience(Duration::from_secs(10)), || {
-            let on = status(rig, "default")?;
+            let on = rig.helper()?.pool_status("default")?;
             ensure!(on.conditions.as_slice().is_empty() && on.emptying == 0, "{on:?}");
             Ok(())
         })?;
         let blocks = quotas::blocks(&directory)?;
-        println!("on {:?}, {blocks:?}", status(rig, "default")?);
+        println!("on {:?}, {blocks:?}", rig.helper()?.pool_status("default")?);
         let limit = blocks.first().context("no project")?.limit;
         ensure!(blocks.len() == 1 && limit == (32 + round) << 10, "{blocks:?}");
     }

@@ -26,7 +26,7 @@ fn what_was_written_to_a_device_survives_its_detachment(rig: &mut Rig) -> Result
         drop(device);
         helper.ask(&remove_device("vol-a", "a"))?;
         helper.ask(&detach("vol-a"))?;
-        let image = fs::read(rig.pool().volume("vol-a").join("image"))?;
+        let image = fs::read(rig.pool().image("vol-a"))?;
         let kept = image.iter().filter(|byte| **byte == round).count();
         helper.ask(&attach("vol-a"))?;
         helper.ask(&make_device("vol-a", "a"))?;
