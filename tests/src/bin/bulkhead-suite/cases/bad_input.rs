@@ -40,16 +40,13 @@ fn check_lives(rig: &mut Rig) -> Result<()> {
     rig.helper()?.pool_status("default").map(drop)
 }
 
-fn with_volume(rig: &mut Rig, test: impl FnOnce(&mut Rig, &HelperClient) -> Result<()>) -> Result<()> {
+/// A directory volume `vol-a` and a block volume `vol-b` that is attached.
+fn volumes(rig: &Rig) -> Result<HelperClient> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&create("vol-b", image_spec(SIZE)))?;
-    helper.ask(&attach("vol-b"))?;
-    test(rig, &helper)?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&delete(id))?;
+    for request in [create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE)), attach("vol-b")] {
+        helper.ask(&request)?;
     }
-    check_lives(rig)
+    Ok(helper)
 }
 
 fn make_device(path: &str) -> Request {
@@ -57,132 +54,124 @@ fn make_device(path: &str) -> Request {
 }
 
 fn targets_outside_the_publish_directories_are_refused(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, _| {
-        let client = rig.csi()?;
-        let publish = rig.publish_directory();
-        let kubelet = rig.kubelet.root().to_owned();
-        let inside = rig.pool().volume("vol-a");
-        for path in [
-            "/".into(),
-            "/etc/x".into(),
-            "relative".into(),
-            publish.clone(),
-            publish.join(".."),
-            publish.join("../escape"),
-            publish.join("a/../../escape"),
-            publish.with_file_name("publish-not"),
-            kubelet.join("pki/x"),
-            kubelet.join("plugins/x"),
-            kubelet.join("plugins_registry/x"),
-            inside.join("data"),
-        ] {
-            let answer = client.node_publish_volume(csi::publish("vol-a", &path, csi::mount()));
-            refused(answer, Code::InvalidArgument, "path").with_context(|| path.display().to_string())?;
-        }
-        // Below the kubelet's directory only two kinds of path are targets.
-        for path in [
-            "pods/x", "pods/u/volumes/kubernetes.io~csi/pv", "pods/u/volumes/other/pv/mount",
-            "plugins/kubernetes.io/csi/x",
-        ] {
-            let path = kubelet.join(path);
-            let answer = client.node_publish_volume(csi::publish("vol-a", &path, csi::mount()));
-            refused(answer, Code::PermissionDenied, "kubelet").with_context(|| path.display().to_string())?;
-        }
-        Ok(())
-    })
+    volumes(rig)?;
+    let client = rig.csi()?;
+    let publish = rig.publish_directory();
+    let kubelet = rig.kubelet.root().to_owned();
+    let inside = rig.pool().volume("vol-a");
+    for path in [
+        "/".into(),
+        "/etc/x".into(),
+        "relative".into(),
+        publish.clone(),
+        publish.join(".."),
+        publish.join("../escape"),
+        publish.join("a/../../escape"),
+        publish.with_file_name("publish-not"),
+        kubelet.join("pki/x"),
+        kubelet.join("plugins/x"),
+        kubelet.join("plugins_registry/x"),
+        inside.join("data"),
+    ] {
+        let answer = client.node_publish_volume(csi::publish("vol-a", &path, csi::mount()));
+        refused(answer, Code::InvalidArgument, "path").with_context(|| path.display().to_string())?;
+    }
+    // Below the kubelet's directory only two kinds of path are targets.
+    for path in [
+        "pods/x", "pods/u/volumes/kubernetes.io~csi/pv", "pods/u/volumes/other/pv/mount", "plugins/kubernetes.io/csi/x",
+    ] {
+        let path = kubelet.join(path);
+        let answer = client.node_publish_volume(csi::publish("vol-a", &path, csi::mount()));
+        refused(answer, Code::PermissionDenied, "kubelet").with_context(|| path.display().to_string())?;
+    }
+    Ok(())
 }
 
 fn a_link_anywhere_in_the_path_is_refused(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, helper| {
-        let outside = rig.work().join("outside");
-        fs::create_dir_all(outside.join("deep"))?;
-        fs::create_dir(rig.target("real"))?;
-        symlink(&outside, rig.target("absolute"))?;
-        symlink("real", rig.target("relative"))?;
-        symlink(&outside, rig.target("real/inner"))?;
-        symlink("..", rig.target("real/up"))?;
-        symlink("/proc/self/root", rig.target("magic"))?;
-        for path in ["absolute/t", "absolute/deep/t", "relative/t", "real/inner/t", "real/up/t", "magic/tmp/t"] {
-            for request in [bind("vol-a", path), make_device(path)] {
-                denied(helper.request(&request)?, ErrorKind::Refused, "symbolic link")?;
-            }
+    let helper = &volumes(rig)?;
+    let outside = rig.work().join("outside");
+    fs::create_dir_all(outside.join("deep"))?;
+    fs::create_dir(rig.target("real"))?;
+    symlink(&outside, rig.target("absolute"))?;
+    symlink("real", rig.target("relative"))?;
+    symlink(&outside, rig.target("real/inner"))?;
+    symlink("..", rig.target("real/up"))?;
+    symlink("/proc/self/root", rig.target("magic"))?;
+    for path in ["absolute/t", "absolute/deep/t", "relative/t", "real/inner/t", "real/up/t", "magic/tmp/t"] {
+        for request in [bind("vol-a", path), make_device(path)] {
+            denied(helper.request(&request)?, ErrorKind::Refused, "symbolic link")?;
         }
-        ensure!(fs::read_dir(&outside)?.count() == 1 && fs::read_dir(outside.join("deep"))?.count() == 0);
-        for name in ["absolute", "relative", "magic"] {
-            fs::remove_file(rig.target(name))?;
-        }
-        fs::remove_dir_all(rig.target("real"))?;
-        Ok(())
-    })
+    }
+    ensure!(fs::read_dir(&outside)?.count() == 1 && fs::read_dir(outside.join("deep"))?.count() == 0);
+    for name in ["absolute", "relative", "magic"] {
+        fs::remove_file(rig.target(name))?;
+    }
+    fs::remove_dir_all(rig.target("real"))?;
+    Ok(())
 }
 
 fn a_link_at_the_target_is_refused_and_stays(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, helper| {
-        let outside = rig.work().join("outside");
-        fs::create_dir(&outside)?;
-        symlink(&outside, rig.target("t"))?;
-        for request in [bind("vol-a", "t"), make_device("t")] {
-            denied(helper.request(&request)?, ErrorKind::Incompatible, "work:t")?;
-        }
-        ensure!(helper.ask(&unbind("vol-a", "t"))? == Reply::Done, "nothing of the volume is there");
-        ensure!(fs::read_link(rig.target("t"))? == outside);
-        fs::remove_file(rig.target("t"))?;
-        Ok(())
-    })
+    let helper = &volumes(rig)?;
+    let outside = rig.work().join("outside");
+    fs::create_dir(&outside)?;
+    symlink(&outside, rig.target("t"))?;
+    for request in [bind("vol-a", "t"), make_device("t")] {
+        denied(helper.request(&request)?, ErrorKind::Incompatible, "work:t")?;
+    }
+    ensure!(helper.ask(&unbind("vol-a", "t"))? == Reply::Done, "nothing of the volume is there");
+    ensure!(fs::read_link(rig.target("t"))? == outside);
+    fs::remove_file(rig.target("t"))?;
+    Ok(())
 }
 
 fn a_file_where_a_directory_must_be_is_refused(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, helper| {
-        for content in ["", "precious"] {
-            fs::write(rig.target("t"), content)?;
-            denied(helper.request(&bind("vol-a", "t"))?, ErrorKind::Incompatible, "file")?;
-            denied(helper.request(&bind("vol-a", "t/below"))?, ErrorKind::NotFound, "work:t/below")?;
-            let answer = rig.csi()?.node_publish_volume(csi::publish("vol-a", &rig.target("t"), csi::mount()));
-            refused(answer, Code::FailedPrecondition, "file")?;
-            ensure!(fs::read(rig.target("t"))? == content.as_bytes());
-        }
-        fs::remove_file(rig.target("t"))?;
-        Ok(())
-    })
+    let helper = &volumes(rig)?;
+    for content in ["", "precious"] {
+        fs::write(rig.target("t"), content)?;
+        denied(helper.request(&bind("vol-a", "t"))?, ErrorKind::Incompatible, "file")?;
+        denied(helper.request(&bind("vol-a", "t/below"))?, ErrorKind::NotFound, "work:t/below")?;
+        let answer = rig.csi()?.node_publish_volume(csi::publish("vol-a", &rig.target("t"), csi::mount()));
+        refused(answer, Code::FailedPrecondition, "file")?;
+        ensure!(fs::read(rig.target("t"))? == content.as_bytes());
+    }
+    fs::remove_file(rig.target("t"))?;
+    Ok(())
 }
 
 fn a_directory_where_a_device_must_be_is_refused(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, helper| {
-        fs::create_dir(rig.target("t"))?;
-        denied(helper.request(&make_device("t"))?, ErrorKind::Incompatible, "directory")?;
-        fs::remove_dir(rig.target("t"))?;
-        fs::write(rig.target("t"), "precious")?;
-        denied(helper.request(&make_device("t"))?, ErrorKind::Incompatible, "content")?;
-        fs::remove_file(rig.target("t"))?;
-        Ok(())
-    })
+    let helper = &volumes(rig)?;
+    fs::create_dir(rig.target("t"))?;
+    denied(helper.request(&make_device("t"))?, ErrorKind::Incompatible, "directory")?;
+    fs::remove_dir(rig.target("t"))?;
+    fs::write(rig.target("t"), "precious")?;
+    denied(helper.request(&make_device("t"))?, ErrorKind::Incompatible, "content")?;
+    fs::remove_file(rig.target("t"))?;
+    Ok(())
 }
 
 fn a_missing_parent_is_not_found(rig: &mut Rig) -> Result<()> {
-    with_volume(rig, |rig, helper| {
-        for request in [bind("vol-a", "no/where"), make_device("no/where")] {
-            denied(helper.request(&request)?, ErrorKind::NotFound, "no/where")?;
-        }
-        ensure!(!rig.target("no").exists());
-        Ok(())
-    })
+    let helper = &volumes(rig)?;
+    for request in [bind("vol-a", "no/where"), make_device("no/where")] {
+        denied(helper.request(&request)?, ErrorKind::NotFound, "no/where")?;
+    }
+    ensure!(!rig.target("no").exists());
+    Ok(())
 }
 
 fn a_parent_in_another_mount_is_refused(rig: &mut Rig) -> Result<()> {
     use rustix::mount::{UnmountFlags, mount_bind, unmount};
-    with_volume(rig, |rig, helper| {
-        fs::create_dir(rig.target("other"))?;
-        mount_bind(rig.logs(), rig.target("other"))?;
-        denied(helper.request(&bind("vol-a", "other/t"))?, ErrorKind::Refused, "another mount")?;
-        // A published volume is a mount as well: nothing may be published in a directory that a pod can write to.
-        helper.ask(&bind("vol-a", "t"))?;
-        fs::create_dir(rig.target("t/inner"))?;
-        denied(helper.request(&bind("vol-a", "t/inner/x"))?, ErrorKind::Refused, "another mount")?;
-        helper.ask(&unbind("vol-a", "t"))?;
-        unmount(rig.target("other"), UnmountFlags::NOFOLLOW)?;
-        fs::remove_dir(rig.target("other"))?;
-        Ok(())
-    })
+    let helper = &volumes(rig)?;
+    fs::create_dir(rig.target("other"))?;
+    mount_bind(rig.logs(), rig.target("other"))?;
+    denied(helper.request(&bind("vol-a", "other/t"))?, ErrorKind::Refused, "another mount")?;
+    // A published volume is a mount as well: nothing may be published in a directory that a pod can write to.
+    helper.ask(&bind("vol-a", "t"))?;
+    fs::create_dir(rig.target("t/inner"))?;
+    denied(helper.request(&bind("vol-a", "t/inner/x"))?, ErrorKind::Refused, "another mount")?;
+    helper.ask(&unbind("vol-a", "t"))?;
+    unmount(rig.target("other"), UnmountFlags::NOFOLLOW)?;
+    fs::remove_dir(rig.target("other"))?;
+    Ok(())
 }
 
 fn a_pool_and_a_publish_directory_inside_one_another_are_refused(rig: &mut Rig) -> Result<()> {

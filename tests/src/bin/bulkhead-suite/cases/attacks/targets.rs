@@ -50,18 +50,14 @@ fn at(id: &str, target: &TargetPath) -> [Request; 2] {
     }
 }
 
-/// Runs a test with two directory volumes, `vol-a` and `vol-c`, and a block volume `vol-b` that is attached.
-fn with_volumes(rig: &mut Rig, test: impl FnOnce(&mut Rig, &HelperClient) -> Result<()>) -> Result<()> {
+/// Two directory volumes, `vol-a` and `vol-c`, and a block volume `vol-b` that is attached.
+fn volumes(rig: &Rig) -> Result<HelperClient> {
     let helper = rig.helper()?;
     for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(SIZE))] {
         helper.ask(&create(id, spec))?;
     }
     helper.ask(&attach("vol-b"))?;
-    test(rig, &helper)?;
-    for id in ["vol-a", "vol-b", "vol-c"] {
-        helper.ask(&delete(id))?;
-    }
-    rig.running_helper()?.check_alive()
+    Ok(helper)
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<()> {
@@ -69,39 +65,37 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
 }
 
 fn a_way_that_is_not_roots_alone_is_refused(rig: &mut Rig) -> Result<()> {
-    with_volumes(rig, |rig, helper| {
-        let publish = rig.publish_directory();
-        fs::create_dir_all(publish.join("way/parent"))?;
-        let usage = |id, target: &TargetPath| Request::Usage { volume: volume(id), target: Some(target.clone()) };
-        for id in ["vol-a", "vol-b"] {
-            let (target, path) = (target("work", "way/parent/t"), publish.join("way/parent/t"));
-            let [bind, unbind] = at(id, &target);
-            for directory in [publish.join("way/parent"), publish.join("way"), publish.clone()] {
-                let shown = directory.display().to_string();
-                for (owner, mode) in [(ATTACKER, 0o755), (0, 0o777), (0, 0o775), (0, 0o757)] {
-                    let case = || format!("{id}: {shown} of {owner}, mode {mode:o}");
-                    let spoil =
-                        || chown(&directory, Some(owner), None).map_err(Into::into).and(set_mode(&directory, mode));
-                    let mend = || chown(&directory, Some(0), None).map_err(Into::into).and(set_mode(&directory, 0o755));
-                    spoil()?;
-                    denied(helper.request(&bind)?, ErrorKind::Refused, &shown).with_context(case)?;
-                    ensure!(fs::symlink_metadata(&path).is_err(), "{}: a target was made", case());
-                    mend()?;
-                    helper.ask(&bind)?;
-                    spoil()?;
-                    denied(helper.request(&bind)?, ErrorKind::Refused, &shown).with_context(case)?;
-                    denied(helper.request(&unbind)?, ErrorKind::Refused, &shown).with_context(case)?;
-                    denied(helper.request(&usage(id, &target))?, ErrorKind::NotFound, id).with_context(case)?;
-                    denied(helper.request(&delete(id))?, ErrorKind::InUse, id).with_context(case)?;
-                    ensure!(mounts::at(&path)?.len() == 1, "{}: it was unmounted", case());
-                    mend()?;
-                    helper.ask(&usage(id, &target))?;
-                    helper.ask(&unbind)?;
-                }
+    let helper = &volumes(rig)?;
+    let publish = rig.publish_directory();
+    fs::create_dir_all(publish.join("way/parent"))?;
+    let usage = |id, target: &TargetPath| Request::Usage { volume: volume(id), target: Some(target.clone()) };
+    for id in ["vol-a", "vol-b"] {
+        let (target, path) = (target("work", "way/parent/t"), publish.join("way/parent/t"));
+        let [bind, unbind] = at(id, &target);
+        for directory in [publish.join("way/parent"), publish.join("way"), publish.clone()] {
+            let shown = directory.display().to_string();
+            for (owner, mode) in [(ATTACKER, 0o755), (0, 0o777), (0, 0o775), (0, 0o757)] {
+                let case = || format!("{id}: {shown} of {owner}, mode {mode:o}");
+                let spoil = || chown(&directory, Some(owner), None).map_err(Into::into).and(set_mode(&directory, mode));
+                let mend = || chown(&directory, Some(0), None).map_err(Into::into).and(set_mode(&directory, 0o755));
+                spoil()?;
+                denied(helper.request(&bind)?, ErrorKind::Refused, &shown).with_context(case)?;
+                ensure!(fs::symlink_metadata(&path).is_err(), "{}: a target was made", case());
+                mend()?;
+                helper.ask(&bind)?;
+                spoil()?;
+                denied(helper.request(&bind)?, ErrorKind::Refused, &shown).with_context(case)?;
+                denied(helper.request(&unbind)?, ErrorKind::Refused, &shown).with_context(case)?;
+                denied(helper.request(&usage(id, &target))?, ErrorKind::NotFound, id).with_context(case)?;
+                denied(helper.request(&delete(id))?, ErrorKind::InUse, id).with_context(case)?;
+                ensure!(mounts::at(&path)?.len() == 1, "{}: it was unmounted", case());
+                mend()?;
+                helper.ask(&usage(id, &target))?;
+                helper.ask(&unbind)?;
             }
         }
-        Ok(fs::remove_dir_all(publish.join("way"))?)
-    })
+    }
+    Ok(fs::remove_dir_all(publish.join("way"))?)
 }
 
 /// A user who keeps exchanging two names, in a mount namespace of its own, where nothing is mounted on them.
@@ -161,26 +155,25 @@ fn the_owner_of_a_directory_on_the_way_exchanges_targets_for_long(rig: &mut Rig)
 /// Publishes and unpublishes two volumes side by side: `rounds` times while the names of their targets are exchanged,
 /// and as many times while those of the parent directories are. Whenever the helper says done, it must be done.
 fn exchange(rig: &mut Rig, rounds: u32) -> Result<()> {
-    with_volumes(rig, |rig, helper| {
-        let shared = rig.target("shared");
-        for (paths, names) in [(["shared/a", "shared/c"], ["a", "c"]), (["shared/1/a", "shared/2/c"], ["1", "2"])] {
-            fs::create_dir(&shared)?;
-            for name in names {
-                fs::create_dir(shared.join(name))?;
-            }
-            chown(&shared, Some(ATTACKER), Some(ATTACKER))?;
-            set_mode(&shared, 0o777)?;
-            let attacker = Exchanger::start(&shared, names)?;
-            let result = (0..rounds).try_for_each(|round| {
-                publish_two(rig, helper, paths).with_context(|| format!("round {round} at {paths:?}"))
-            });
-            let exchanged = attacker.stop()?;
-            result?;
-            ensure!(exchanged > rounds, "the names were exchanged {exchanged} times only");
-            fs::remove_dir_all(&shared)?;
+    let helper = &volumes(rig)?;
+    let shared = rig.target("shared");
+    for (paths, names) in [(["shared/a", "shared/c"], ["a", "c"]), (["shared/1/a", "shared/2/c"], ["1", "2"])] {
+        fs::create_dir(&shared)?;
+        for name in names {
+            fs::create_dir(shared.join(name))?;
         }
-        Ok(())
-    })
+        chown(&shared, Some(ATTACKER), Some(ATTACKER))?;
+        set_mode(&shared, 0o777)?;
+        let attacker = Exchanger::start(&shared, names)?;
+        let result = (0..rounds).try_for_each(|round| {
+            publish_two(rig, helper, paths).with_context(|| format!("round {round} at {paths:?}"))
+        });
+        let exchanged = attacker.stop()?;
+        result?;
+        ensure!(exchanged > rounds, "the names were exchanged {exchanged} times only");
+        fs::remove_dir_all(&shared)?;
+    }
+    Ok(())
 }
 
 fn publish_two(rig: &Rig, helper: &HelperClient, paths: [&str; 2]) -> Result<()> {
@@ -257,35 +250,34 @@ impl Place {
 /// Publishes a volume, hides its mount, and checks that until the mount is brought back, the volume is neither deleted
 /// nor reported as unpublished.
 fn hide(rig: &mut Rig, hide: impl Fn(&Place) -> Result<()>, bring_back: impl Fn(&Place) -> Result<()>) -> Result<()> {
-    with_volumes(rig, |rig, helper| {
-        for place in Place::all(rig)? {
-            let (id, path) = (place.volume, &place.path);
-            let case = || format!("{id} at {}, {} moved", place.target, place.moved.display());
-            let [publish, unpublish] = at(id, &place.target);
-            helper.ask(&publish)?;
-            let precious = rig.pool().volume(id).join(if id == "vol-b" { "image" } else { "data/precious" });
-            if id == "vol-a" {
-                fs::write(path.join("precious"), "content")?;
-            }
-            hide(&place).with_context(case)?;
-            for _ in 0..2 {
-                denied(helper.request(&delete(id))?, ErrorKind::InUse, id).with_context(case)?;
-                denied(helper.request(&unpublish)?, ErrorKind::InUse, "moved").with_context(case)?;
-            }
-            if id == "vol-b" {
-                let detach = Request::LoopDetach { volume: volume(id) };
-                denied(helper.request(&detach)?, ErrorKind::InUse, id).with_context(case)?;
-            } else {
-                denied(helper.request(&exclusively(id, "elsewhere"))?, ErrorKind::InUse, id).with_context(case)?;
-            }
-            ensure!(precious.exists(), "{}: the content is gone", case());
-            bring_back(&place).with_context(case)?;
-            ensure!(mounts::at(path)?.len() == 1, "{}: it is mounted no more", case());
-            helper.ask(&unpublish)?;
-            ensure!(!path.exists(), "{}: the target is left", case());
+    let helper = &volumes(rig)?;
+    for place in Place::all(rig)? {
+        let (id, path) = (place.volume, &place.path);
+        let case = || format!("{id} at {}, {} moved", place.target, place.moved.display());
+        let [publish, unpublish] = at(id, &place.target);
+        helper.ask(&publish)?;
+        let precious = rig.pool().volume(id).join(if id == "vol-b" { "image" } else { "data/precious" });
+        if id == "vol-a" {
+            fs::write(path.join("precious"), "content")?;
         }
-        Ok(fs::remove_dir_all(rig.target("way"))?)
-    })
+        hide(&place).with_context(case)?;
+        for _ in 0..2 {
+            denied(helper.request(&delete(id))?, ErrorKind::InUse, id).with_context(case)?;
+            denied(helper.request(&unpublish)?, ErrorKind::InUse, "moved").with_context(case)?;
+        }
+        if id == "vol-b" {
+            let detach = Request::LoopDetach { volume: volume(id) };
+            denied(helper.request(&detach)?, ErrorKind::InUse, id).with_context(case)?;
+        } else {
+            denied(helper.request(&exclusively(id, "elsewhere"))?, ErrorKind::InUse, id).with_context(case)?;
+        }
+        ensure!(precious.exists(), "{}: the content is gone", case());
+        bring_back(&place).with_context(case)?;
+        ensure!(mounts::at(path)?.len() == 1, "{}: it is mounted no more", case());
+        helper.ask(&unpublish)?;
+        ensure!(!path.exists(), "{}: the target is left", case());
+    }
+    Ok(fs::remove_dir_all(rig.target("way"))?)
 }
 
 fn exclusively(id: &str, path: &str) -> Request {
@@ -334,108 +326,102 @@ fn a_target_moved_in_another_namespace(rig: &mut Rig) -> Result<()> {
 }
 
 fn what_the_host_has_unmounted_is_not_published(rig: &mut Rig) -> Result<()> {
-    with_volumes(rig, |rig, helper| {
-        let (one, two) = (rig.target("one"), rig.target("two"));
-        helper.ask(&exclusively("vol-a", "one"))?;
-        denied(helper.request(&exclusively("vol-a", "two"))?, ErrorKind::InUse, "work:one")?;
-        unmount(&one, UnmountFlags::NOFOLLOW)?;
-        helper.ask(&exclusively("vol-a", "two"))?;
-        denied(helper.request(&exclusively("vol-a", "one"))?, ErrorKind::InUse, "work:two")?;
-        // The target that was unmounted by hand still belongs to the helper.
-        helper.ask(&unbind("vol-a", "one"))?;
-        ensure!(!one.exists() && mounts::at(&two)?.len() == 1);
-        // The mount disappears with its directory: removing the directory where the mount is not visible unmounts it
-        // everywhere.
-        let path = two.clone();
-        let removed = in_another_namespace(0, move || {
-            unmount(&path, UnmountFlags::NOFOLLOW)?;
-            Ok(fs::remove_dir(&path)?)
-        });
-        removed.join().map_err(|_| anyhow!("the thread panicked"))??;
-        ensure!(mounts::at(&two)?.is_empty());
-        helper.ask(&exclusively("vol-a", "one"))?;
-        Ok(())
-    })
+    let helper = &volumes(rig)?;
+    let (one, two) = (rig.target("one"), rig.target("two"));
+    helper.ask(&exclusively("vol-a", "one"))?;
+    denied(helper.request(&exclusively("vol-a", "two"))?, ErrorKind::InUse, "work:one")?;
+    unmount(&one, UnmountFlags::NOFOLLOW)?;
+    helper.ask(&exclusively("vol-a", "two"))?;
+    denied(helper.request(&exclusively("vol-a", "one"))?, ErrorKind::InUse, "work:two")?;
+    // The target that was unmounted by hand still belongs to the helper.
+    helper.ask(&unbind("vol-a", "one"))?;
+    ensure!(!one.exists() && mounts::at(&two)?.len() == 1);
+    // The mount disappears with its directory: removing the directory where the mount is not visible unmounts it
+    // everywhere.
+    let path = two.clone();
+    let removed = in_another_namespace(0, move || {
+        unmount(&path, UnmountFlags::NOFOLLOW)?;
+        Ok(fs::remove_dir(&path)?)
+    });
+    removed.join().map_err(|_| anyhow!("the thread panicked"))??;
+    ensure!(mounts::at(&two)?.is_empty());
+    helper.ask(&exclusively("vol-a", "one"))?;
+    Ok(())
 }
 
 fn an_unknown_volume_at_the_target_of_another(rig: &mut Rig) -> Result<()> {
-    with_volumes(rig, |rig, helper| {
-        for (id, path) in [("vol-a", "a"), ("vol-b", "b")] {
-            let target = target("work", path);
-            let [publish, unpublish] = at(id, &target);
-            helper.ask(&publish)?;
-            let unmount = |id| Request::Unmount { volume: volume(id), target: target.clone() };
-            let remove = |id| Request::RemoveDevice { volume: volume(id), target: target.clone() };
-            for request in [unmount("vol-z"), remove("vol-z"), unmount("vol-c")] {
-                denied(helper.request(&request)?, ErrorKind::InUse, id)?;
-            }
-            denied(helper.request(&remove("vol-c"))?, ErrorKind::WrongKind, "vol-c")?;
-            ensure!(mounts::at(&rig.target(path))?.len() == 1);
-            helper.ask(&unpublish)?;
+    let helper = &volumes(rig)?;
+    for (id, path) in [("vol-a", "a"), ("vol-b", "b")] {
+        let target = target("work", path);
+        let [publish, unpublish] = at(id, &target);
+        helper.ask(&publish)?;
+        let unmount = |id| Request::Unmount { volume: volume(id), target: target.clone() };
+        let remove = |id| Request::RemoveDevice { volume: volume(id), target: target.clone() };
+        for request in [unmount("vol-z"), remove("vol-z"), unmount("vol-c")] {
+            denied(helper.request(&request)?, ErrorKind::InUse, id)?;
         }
-        Ok(())
-    })
+        denied(helper.request(&remove("vol-c"))?, ErrorKind::WrongKind, "vol-c")?;
+        ensure!(mounts::at(&rig.target(path))?.len() == 1);
+        helper.ask(&unpublish)?;
+    }
+    Ok(())
 }
 
 /// Empty directories and files that another driver has made for its own volumes are kept, no matter who asks for their
 /// removal.
 fn empty_targets_of_others(rig: &mut Rig) -> Result<()> {
-    with_volumes(rig, |rig, helper| {
-        let pod = rig.kubelet.root().join("pods/pod-1/volumes/kubernetes.io~csi/pv-other");
-        fs::create_dir_all(pod.join("mount"))?;
-        rig.kubelet.record(&pod.join("mount"), "other.example", "vol-a")?;
-        let devices = rig.kubelet.root().join("plugins/kubernetes.io/csi/volumeDevices/publish/pv-other");
-        fs::create_dir_all(&devices)?;
-        rig.kubelet.block_record("pv-other", "other.example", "vol-b")?;
-        for (path, mode) in
-            [(devices.join("pod-1"), 0o600), (devices.join("pod-2"), 0o660), (rig.target("file"), 0o644)]
-        {
-            fs::File::create(&path)?;
-            set_mode(&path, mode)?;
-        }
-        fs::create_dir(rig.target("directory"))?;
-        set_mode(&rig.target("directory"), 0o750)?;
-        for (id, name, path) in [
-            ("vol-a", "kubelet-pods", "pod-1/volumes/kubernetes.io~csi/pv-other/mount"),
-            ("vol-b", "kubelet-csi", "volumeDevices/publish/pv-other/pod-1"),
-            ("vol-b", "kubelet-csi", "volumeDevices/publish/pv-other/pod-2"),
-            ("vol-a", "work", "directory"),
-            ("vol-a", "work", "file"),
-            ("vol-b", "work", "directory"),
-            ("vol-b", "work", "file"),
-        ] {
-            let [_, unpublish] = at(id, &target(name, path));
-            ensure!(helper.ask(&unpublish)? == Reply::Done);
-        }
-        for path in [pod.join("mount"), devices.join("pod-1"), devices.join("pod-2")] {
-            ensure!(path.exists(), "{} was removed", path.display());
-        }
-        fs::remove_dir(rig.target("directory")).context("the empty directory")?;
-        fs::remove_file(rig.target("file")).context("the empty file")?;
-        Ok(())
-    })
+    let helper = &volumes(rig)?;
+    let pod = rig.kubelet.root().join("pods/pod-1/volumes/kubernetes.io~csi/pv-other");
+    fs::create_dir_all(pod.join("mount"))?;
+    rig.kubelet.record(&pod.join("mount"), "other.example", "vol-a")?;
+    let devices = rig.kubelet.root().join("plugins/kubernetes.io/csi/volumeDevices/publish/pv-other");
+    fs::create_dir_all(&devices)?;
+    rig.kubelet.block_record("pv-other", "other.example", "vol-b")?;
+    for (path, mode) in [(devices.join("pod-1"), 0o600), (devices.join("pod-2"), 0o660), (rig.target("file"), 0o644)] {
+        fs::File::create(&path)?;
+        set_mode(&path, mode)?;
+    }
+    fs::create_dir(rig.target("directory"))?;
+    set_mode(&rig.target("directory"), 0o750)?;
+    for (id, name, path) in [
+        ("vol-a", "kubelet-pods", "pod-1/volumes/kubernetes.io~csi/pv-other/mount"),
+        ("vol-b", "kubelet-csi", "volumeDevices/publish/pv-other/pod-1"),
+        ("vol-b", "kubelet-csi", "volumeDevices/publish/pv-other/pod-2"),
+        ("vol-a", "work", "directory"),
+        ("vol-a", "work", "file"),
+        ("vol-b", "work", "directory"),
+        ("vol-b", "work", "file"),
+    ] {
+        let [_, unpublish] = at(id, &target(name, path));
+        ensure!(helper.ask(&unpublish)? == Reply::Done);
+    }
+    for path in [pod.join("mount"), devices.join("pod-1"), devices.join("pod-2")] {
+        ensure!(path.exists(), "{} was removed", path.display());
+    }
+    fs::remove_dir(rig.target("directory")).context("the empty directory")?;
+    fs::remove_file(rig.target("file")).context("the empty file")?;
+    Ok(())
 }
 
 /// The helper may be killed after it has made a target, or before it has removed one.
 fn what_a_crash_has_left_at_a_target_is_removed(rig: &mut Rig) -> Result<()> {
-    with_volumes(rig, |rig, helper| {
-        for (id, path) in [("vol-a", "a"), ("vol-b", "b")] {
-            let [publish, unpublish] = at(id, &target("work", path));
-            helper.ask(&publish)?;
-            unmount(rig.target(path), UnmountFlags::NOFOLLOW)?;
-            // Only what it looks like tells the next helper whose it was.
-            let left = fs::metadata(rig.target(path))?;
-            helper.ask(&unpublish)?;
-            ensure!(!rig.target(path).exists());
-            if left.is_dir() {
-                fs::create_dir(rig.target(path))?
-            } else {
-                drop(fs::File::create(rig.target(path))?)
-            }
-            set_mode(&rig.target(path), left.mode() & 0o7777)?;
-            helper.ask(&unpublish)?;
-            ensure!(!rig.target(path).exists(), "{path} is left");
+    let helper = &volumes(rig)?;
+    for (id, path) in [("vol-a", "a"), ("vol-b", "b")] {
+        let [publish, unpublish] = at(id, &target("work", path));
+        helper.ask(&publish)?;
+        unmount(rig.target(path), UnmountFlags::NOFOLLOW)?;
+        // Only what it looks like tells the next helper whose it was.
+        let left = fs::metadata(rig.target(path))?;
+        helper.ask(&unpublish)?;
+        ensure!(!rig.target(path).exists());
+        if left.is_dir() {
+            fs::create_dir(rig.target(path))?
+        } else {
+            drop(fs::File::create(rig.target(path))?)
         }
-        Ok(())
-    })
+        set_mode(&rig.target(path), left.mode() & 0o7777)?;
+        helper.ask(&unpublish)?;
+        ensure!(!rig.target(path).exists(), "{path} is left");
+    }
+    Ok(())
 }
