@@ -12,6 +12,9 @@ use tempfile::TempDir;
 use crate::observe::mounts;
 use crate::run_options::{PoolFilesystem, RunOptions, program};
 
+/// The name of the record on a volume's directory.
+pub const RECORD: &str = "trusted.bulkhead";
+
 /// A pool that a rig has made.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -105,6 +108,15 @@ impl Pool {
     /// The directory of a volume.
     pub fn volume(&self, id: &str) -> PathBuf {
         self.directory.join(id)
+    }
+
+    /// The open directory of a volume, and the record on it.
+    pub fn record(&self, id: &str) -> Result<(File, Vec<u8>)> {
+        let directory = File::open(self.volume(id))?;
+        let mut record = vec![0; 256];
+        let length = rustix::fs::fgetxattr(&directory, RECORD, &mut record[..])?;
+        record.truncate(length);
+        Ok((directory, record))
     }
 
     /// The image of a volume or snapshot.

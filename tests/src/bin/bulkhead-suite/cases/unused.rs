@@ -1,15 +1,14 @@
 //! The request that deletes only volumes that were never published: a client's mistake costs no data.
 
-use std::fs::File;
-
 use anyhow::{Result, ensure};
 use bulkhead_protocol::{ErrorKind, MountFlags, Reply, Request, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
+use bulkhead_tests::pool::RECORD;
 use bulkhead_tests::rig::Rig;
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use rustix::fs::{XattrFlags, fsetxattr};
 
 cases! {
     a_volume_that_was_never_published_is_deleted,
@@ -155,12 +154,10 @@ fn a_record_without_the_mark_may_hold_data(rig: &mut Rig) -> Result<()> {
     for (id, spec) in kinds() {
         rig.helper()?.ask(&create(id, spec))?;
         rig.kill_helper()?;
-        let outer = File::open(rig.pool().volume(id))?;
-        let mut record = [0; 256];
-        let length = fgetxattr(&outer, "trusted.bulkhead", &mut record[..])?;
+        let (outer, mut record) = rig.pool().record(id)?;
         ensure!(record[0] == 2, "the mark is {}", record[0]);
         record[0] = 1;
-        fsetxattr(&outer, "trusted.bulkhead", &record[..length], XattrFlags::REPLACE)?;
+        fsetxattr(&outer, RECORD, &record, XattrFlags::REPLACE)?;
         rig.start_helper()?;
         check_refused(rig, id)?;
     }

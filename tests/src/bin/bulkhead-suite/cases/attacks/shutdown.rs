@@ -144,5 +144,8 @@ fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
     helper.ask(&bind)?;
     ensure!(fs::read(rig.target("a/file"))? == b"content");
     helper.ask(&Request::Unmount { volume: volume("vol-a"), target: a })?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
     Ok(())
 }

@@ -13,9 +13,9 @@ use bulkhead_tests::csi::v1::{CreateVolumeRequest, NodePublishVolumeRequest};
 use bulkhead_tests::expect::{denied, refused};
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::pool::run;
+use bulkhead_tests::pool::{RECORD, run};
 use bulkhead_tests::rig::Rig;
-use rustix::fs::{RenameFlags, XattrFlags, fgetxattr, fremovexattr, fsetxattr, renameat_with};
+use rustix::fs::{RenameFlags, XattrFlags, fremovexattr, fsetxattr, renameat_with};
 use tonic::Code;
 
 use super::{SIZE, check_detached, check_image, start};
@@ -26,7 +26,6 @@ cases! {
     what_is_exchanged_while_it_is_served_changes_no_kind: Bare,
 }
 
-const RECORD: &str = "trusted.bulkhead";
 const MARK: &str = "trusted.bulkhead.filesystem";
 
 /// Makes vol-f with a filesystem, and vol-b, a block volume with a perfect copy of it, as a tenant could write it.
@@ -42,15 +41,6 @@ fn make(helper: &HelperClient, rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// The directory of a volume, and its record.
-fn record(rig: &Rig, id: &str) -> Result<(File, Vec<u8>)> {
-    let outer = File::open(rig.pool().volume(id))?;
-    let mut record = vec![0; 256];
-    let length = fgetxattr(&outer, RECORD, &mut record[..])?;
-    record.truncate(length);
-    Ok((outer, record))
-}
-
 fn exchange(one: &Path, other: &Path) -> Result<()> {
     Ok(renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, other, RenameFlags::EXCHANGE)?)
 }
@@ -60,7 +50,7 @@ type Forgery = (&'static str, &'static [&'static str], fn(&Rig) -> Result<Box<dy
 
 /// Puts the record of one volume onto another.
 fn copy_record(rig: &Rig, from: &str, to: &str) -> Result<Box<dyn FnOnce() -> Result<()>>> {
-    let ((_, copied), (outer, own)) = (record(rig, from)?, record(rig, to)?);
+    let ((_, copied), (outer, own)) = (rig.pool().record(from)?, rig.pool().record(to)?);
     fsetxattr(&outer, RECORD, &copied, XattrFlags::REPLACE)?;
     Ok(Box::new(move || Ok(fsetxattr(&outer, RECORD, &own, XattrFlags::REPLACE)?)))
 }

@@ -1,7 +1,7 @@
 //! Volumes that were restored without their records (`rsync` without `-X`): they are not served, but nothing that is
 //! mounted or attached of them is touched.
 
-use std::fs::{self, File};
+use std::fs::{self};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,9 +11,9 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::pool::Pool;
+use bulkhead_tests::pool::{Pool, RECORD};
 use bulkhead_tests::rig::Rig;
-use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+use rustix::fs::{XattrFlags, fremovexattr, fsetxattr};
 
 cases! {
     volumes_without_records_stay_mounted_and_are_not_deleted: Bare,
@@ -21,7 +21,6 @@ cases! {
     a_start_leaves_everything_mounted_that_is_not_its_own: Bare + Kernel,
 }
 
-const RECORD: &str = "trusted.bulkhead";
 const SIZE: u64 = 1 << 20;
 
 /// Publishes a directory volume and a block volume.
@@ -37,14 +36,6 @@ fn unpublish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> 
         helper.ask(&request)?;
     }
     Ok(())
-}
-
-fn record(rig: &Rig, id: &str) -> Result<(File, Vec<u8>)> {
-    let outer = File::open(rig.pool().volume(id))?;
-    let mut record = vec![0; 256];
-    let length = fgetxattr(&outer, RECORD, &mut record[..])?;
-    record.truncate(length);
-    Ok((outer, record))
 }
 
 /// Checks that vol-a and vol-b are in use and not served.
@@ -87,7 +78,7 @@ fn begin(rig: &mut Rig) -> Result<()> {
 fn volumes_without_records_stay_mounted_and_are_not_deleted(rig: &mut Rig) -> Result<()> {
     begin(rig)?;
     rig.kill_helper()?;
-    let records = [record(rig, "vol-a")?, record(rig, "vol-b")?];
+    let records = [rig.pool().record("vol-a")?, rig.pool().record("vol-b")?];
     for (outer, _) in &records {
         fremovexattr(outer, RECORD)?;
     }
@@ -106,7 +97,7 @@ fn volumes_without_records_stay_mounted_and_are_not_deleted(rig: &mut Rig) -> Re
 fn a_damaged_record_is_no_record(rig: &mut Rig) -> Result<()> {
     begin(rig)?;
     rig.kill_helper()?;
-    let records = [record(rig, "vol-a")?, record(rig, "vol-b")?];
+    let records = [rig.pool().record("vol-a")?, rig.pool().record("vol-b")?];
     let cut = |record: &[u8]| record[..record.len() / 2].to_vec();
     let longer = |record: &[u8]| [record, &[0; 8]].concat();
     let later = |record: &[u8]| [&[9], &record[1..]].concat();
@@ -150,7 +141,7 @@ fn a_start_leaves_everything_mounted_that_is_not_its_own(rig: &mut Rig) -> Resul
     ensure!((before.0.len(), before.1.len()) == (8, 4), "{before:?}");
     let old_pool = rig.pools[1].clone();
     rig.kill_helper()?;
-    let records = [record(rig, bare[0])?, record(rig, bare[1])?];
+    let records = [rig.pool().record(bare[0])?, rig.pool().record(bare[1])?];
     for (outer, _) in &records {
         fremovexattr(outer, RECORD)?;
     }

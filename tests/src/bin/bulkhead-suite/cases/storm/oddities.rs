@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::pool::{Pool, RECORD, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
-use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fgetxattr, fremovexattr, fsetxattr, statvfs};
+use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fremovexattr, fsetxattr, statvfs};
 
 cases! {
     a_note_of_numbers_that_is_damaged_stops_no_other_pool: Bare,
@@ -21,7 +21,6 @@ cases! {
 }
 
 const SIZE: u64 = 1 << 20;
-const RECORD: &str = "trusted.bulkhead";
 
 fn check_other(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
@@ -75,14 +74,7 @@ fn an_image_with_the_record_of_an_unused_directory_is_kept(rig: &mut Rig) -> Res
         helper.ask(&request)?;
     }
     rig.kill_helper()?;
-    let record = |id: &str| -> Result<Vec<u8>> {
-        let mut value = vec![0; 256];
-        let length = fgetxattr(File::open(rig.pool().volume(id))?, RECORD, &mut value[..])?;
-        value.truncate(length);
-        Ok(value)
-    };
-    let (other, own) = (record("vol-a")?, record("vol-b")?);
-    let outer = File::open(rig.pool().volume("vol-b"))?;
+    let ((_, other), (outer, own)) = (rig.pool().record("vol-a")?, rig.pool().record("vol-b")?);
     fsetxattr(&outer, RECORD, &other, XattrFlags::REPLACE)?;
     rig.start_helper()?;
     std::thread::sleep(Duration::from_secs(1));
