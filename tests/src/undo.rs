@@ -13,7 +13,7 @@ use crate::csi::v1::{DeleteSnapshotRequest, DeleteVolumeRequest, NodeUnpublishVo
 use crate::helper::HelperClient;
 
 /// A call that undoes another one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Undo {
     /// Asks the frontend to unpublish a volume.
     Unpublish(NodeUnpublishVolumeRequest),
@@ -42,7 +42,7 @@ impl Pending {
     /// Records that something was made, which this call undoes.
     pub fn made(&self, undo: Undo) {
         let mut pending = self.lock();
-        if !pending.iter().any(|other| other.settles(&undo) && undo.settles(other)) {
+        if !pending.contains(&undo) {
             pending.push(undo);
         }
     }
@@ -110,7 +110,8 @@ impl Undo {
         match (done, other) {
             // The helper knows a target by its path below a publish directory.
             (Thing::Publication(volume, at), Thing::Publication(other, place)) => {
-                volume == other && (at.ends_with(place) || place.ends_with(at))
+                let by_both = at.is_absolute() != place.is_absolute();
+                volume == other && (at == place || by_both && (at.ends_with(place) || place.ends_with(at)))
             }
             (Thing::Snapshot(one), Thing::Snapshot(other))
             | (Thing::Device(one), Thing::Device(other))
@@ -135,5 +136,36 @@ fn undoing(request: &Request) -> Option<Request> {
         Request::LoopAttach { volume, .. } => Some(Request::LoopDetach { volume }),
         Request::MountFilesystem { volume } => Some(Request::UnmountFilesystem { volume }),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csi::requests::{delete, unpublish};
+    use crate::helper::{self, attach, bind, create, image_spec, unbind};
+
+    #[test]
+    fn what_is_left_is_undone_the_newest_first() {
+        let pending = Pending::default();
+        let spec = image_spec(1 << 20);
+        for request in [create("v1", spec), attach("v1"), create("v2", spec), create("v1", spec), helper::delete("v2")]
+        {
+            pending.granted(&request);
+        }
+        let left = [helper::detach("v1"), helper::delete("v1")].map(Undo::Ask);
+        assert_eq!(pending.take(), left);
+    }
+
+    #[test]
+    fn either_process_undoes_what_the_other_was_asked_for() {
+        let pending = Pending::default();
+        pending.made(Undo::DeleteVolume(delete("v1")));
+        pending.made(Undo::Unpublish(unpublish("v1", Path::new("/publish/deep/t"))));
+        pending.granted(&bind("v1", "other"));
+        pending.granted(&unbind("v1", "deep/t"));
+        assert_eq!(pending.lock().len(), 2);
+        pending.granted(&helper::delete("v1"));
+        assert_eq!(pending.take(), []);
     }
 }
