@@ -94,5 +94,5 @@ fn exchanged_directories_in_use_are_not_deleted(rig: &mut Rig) -> Result<()> {
     }
     // It is unpublished all the same: what is mounted there is what was mounted.
     exchange(rig)?;
-    Ok(())
+    helper.ask(&unbind("vol-b", "b")).map(drop)
 }
