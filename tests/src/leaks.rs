@@ -19,8 +19,8 @@ pub fn check(rig: &Rig) -> Result<()> {
     check_mounts(&rig.publish_directory())?;
     let targets = entries(&rig.publish_directory())?;
     ensure!(targets.is_empty(), "targets are left over: {targets:?}");
-    check_sockets(rig)?;
-    check_node(&rig.run_options, &rig.kubelet, &rig.pools)
+    check_node(&rig.run_options, &rig.kubelet, &rig.pools)?;
+    check_sockets(rig)
 }
 
 /// Checks, while the processes under test are still running, that there is nothing left in a kubelet's directory and in
