@@ -308,5 +308,5 @@ fn compare(node: &Node) -> Result<()> {
 
 /// Whether statistics show this as the volume's size, as opposed to the space used or left.
 fn shows_size(text: &str, size: &str) -> bool {
-    text.contains(&format!("of {size} used")) || text.contains(&format!("{size} in all"))
+    text.contains(&format!("of {size} used")) || text.contains(&format!("{size} total"))
 }
