@@ -21,7 +21,7 @@ pub struct VmArguments {
     #[arg(long, value_enum, default_value_t = Architecture::host())]
     arch: Architecture,
     /// Memory of the machine in MiB.
-    #[arg(long, default_value_t = 1024, value_name = "MIB")]
+    #[arg(long, default_value_t = 2048, value_name = "MIB")]
     memory: u32,
     /// Size of each of its disks in MiB; the disks are sparse.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
