@@ -78,12 +78,12 @@ pub enum Elsewhere {
 const KERNELS_MACHINE: PoolFilesystem = PoolFilesystem::Xfs;
 
 impl<S: Fixture> Case<S> {
-    /// Whether it needs this.
+    /// Returns whether it needs this.
     pub fn needs(&self, need: Need) -> bool {
         self.needs.contains(&need)
     }
 
-    /// Where the case runs instead, if not in this run.
+    /// Returns where the case runs instead, if not in this run.
     pub fn elsewhere(&self, run_options: &RunOptions) -> Option<Elsewhere> {
         let phase = self.needs.iter().find_map(|need| match need {
             Need::Reboot(phase) => Some(*phase),
@@ -106,17 +106,17 @@ impl<S: Fixture> Case<S> {
         }
     }
 
-    /// Whether the test starts with everything running.
+    /// Returns whether the test starts with everything running.
     pub fn starts(&self) -> bool {
         !self.needs(Need::Bare) && !self.needs.iter().any(|need| matches!(need, Need::Reboot(_)))
     }
 
-    /// Whether no other test may run at the same time.
+    /// Returns whether no other test may run at the same time.
     pub fn is_alone(&self) -> bool {
         self.needs.iter().any(|need| matches!(need, Need::Alone(_)))
     }
 
-    /// How long it may take.
+    /// Returns how long it may take.
     pub fn limit(&self, run_options: &RunOptions) -> Duration {
         let on_host = if self.needs(Need::Long) { Duration::from_secs(600) } else { S::LIMIT };
         run_options.place.patience(on_host)

@@ -72,7 +72,7 @@ pub fn kubectl_bulkhead(kubeconfig: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// What `bulkheadctl --json` prints for these arguments.
+/// Returns what `bulkheadctl --json` prints for these arguments.
 pub fn bulkheadctl_json(socket: &Path, arguments: &[&str]) -> Result<Value> {
     let printed = Printed::by(bulkheadctl(socket)?.args(arguments).arg("--json"))?.succeeded()?;
     serde_json::from_str(&printed).with_context(|| format!("no JSON: {printed}"))

@@ -150,7 +150,7 @@ impl HelperClient {
         Ok(rustix::io::ioctl_fionbio(&self.socket, true)?)
     }
 
-    /// Whether an answer is waiting to be received, or arrives within `limit`.
+    /// Returns whether an answer is waiting to be received, or arrives within `limit`.
     pub fn is_answered(&self, limit: Duration) -> Result<bool> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];

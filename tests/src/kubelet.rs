@@ -32,27 +32,27 @@ impl Kubelet {
         &self.root
     }
 
-    /// Where it keeps everything that belongs to pods.
+    /// Returns where it keeps everything that belongs to pods.
     pub fn pods(&self) -> PathBuf {
         self.root.join("pods")
     }
 
-    /// Where it expects the CSI socket.
+    /// Returns where it expects the CSI socket.
     pub fn csi_socket(&self) -> PathBuf {
         self.root.join(format!("plugins/{DRIVER}/csi.sock"))
     }
 
-    /// Where it expects the registration socket.
+    /// Returns where it expects the registration socket.
     pub fn registration_socket(&self) -> PathBuf {
         self.root.join(format!("plugins_registry/{DRIVER}@reg.sock"))
     }
 
-    /// Where the target of a directory volume is.
+    /// Returns where the target of a directory volume is.
     pub fn pod_target_path(&self, volume_name: &str, pod: &str) -> PathBuf {
         self.root.join(format!("pods/{pod}/volumes/kubernetes.io~csi/{volume_name}/mount"))
     }
 
-    /// Where the target of a block volume is.
+    /// Returns where the target of a block volume is.
     pub fn block_target_path(&self, volume_name: &str, pod: &str) -> PathBuf {
         self.devices().join(format!("publish/{volume_name}/{pod}"))
     }

@@ -28,7 +28,7 @@ pub fn serve_at(rig: &mut Rig, address: &str) {
 /// How a frontend logs the address at which it serves them.
 const SERVING: &str = "serving metrics and probes address=";
 
-/// Where the latest frontend of `rig` serves them.
+/// Returns where the latest frontend of `rig` serves them.
 pub fn address(rig: &Rig) -> Result<String> {
     let mut address = String::new();
     // The log is written by a separate thread.

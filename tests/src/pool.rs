@@ -139,7 +139,7 @@ impl SharedPool {
         Ok(pool)
     }
 
-    /// Where it is mounted.
+    /// Returns where it is mounted.
     pub fn directory(&self) -> PathBuf {
         self.scratch.path().join("pool")
     }

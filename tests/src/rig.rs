@@ -91,7 +91,7 @@ impl Rig {
         &self.work
     }
 
-    /// Where images of fresh filesystems are kept.
+    /// Returns where images of fresh filesystems are kept.
     pub fn templates(&self) -> &Path {
         &self.templates
     }
@@ -258,7 +258,7 @@ impl Rig {
         self.frontend.as_mut().context("the frontend was not started")
     }
 
-    /// What the running frontend has logged.
+    /// Returns what the running frontend has logged.
     pub fn frontend_log(&self) -> Result<String> {
         self.frontend.as_ref().context("the frontend was not started")?.own_log()
     }

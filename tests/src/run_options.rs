@@ -89,7 +89,7 @@ impl Place {
         }
     }
 
-    /// Where scratch files go: on a disk in both places.
+    /// Returns where scratch files go: on a disk in both places.
     fn scratch(self) -> &'static Path {
         Path::new(match self {
             Self::Host => "/tmp",
@@ -180,7 +180,7 @@ impl RunOptions {
         flags
     }
 
-    /// Whether the kernel here enforces the sizes of volumes.
+    /// Returns whether the kernel here enforces the sizes of volumes.
     pub fn enforces_sizes(&self) -> bool {
         self.place == Place::Vm
     }

@@ -170,7 +170,7 @@ pub fn started(command: &Command, log: &Path, fault: Option<(&Call, Fault)>) -> 
     strace
 }
 
-/// Whether a fault was injected, according to strace's output.
+/// Returns whether a fault was injected, according to strace's output.
 pub fn was_injected(log: &str) -> bool {
     log.contains("(INJECTED)") || log.contains("+++ killed by SIGKILL +++")
 }

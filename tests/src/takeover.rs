@@ -73,7 +73,7 @@ impl Takeover {
         Ok(Self { thread, registers: registers.context("registers")?, memory, ended: false })
     }
 
-    /// Where the first bytes that are passed to a call are in its memory.
+    /// Returns where the first bytes that are passed to a call are in its memory.
     pub fn address(&self) -> u64 {
         self.registers.rsp.wrapping_sub(ROOM) & !15
     }

@@ -83,7 +83,7 @@ impl Undo {
         done.with_context(|| format!("undo what the test has made: {self:?}"))
     }
 
-    /// Whether it is the frontend that is asked.
+    /// Returns whether it is the frontend that is asked.
     pub fn is_for_the_frontend(&self) -> bool {
         !matches!(self, Self::Ask(_))
     }
@@ -104,7 +104,8 @@ impl Undo {
         })
     }
 
-    /// Whether there is nothing left for the other to remove once this was granted, whichever process was asked.
+    /// Returns whether there is nothing left for the other to remove once this was granted, whichever process was
+    /// asked.
     fn settles(&self, other: &Self) -> bool {
         let (Some(done), Some(other)) = (self.removes(), other.removes()) else { return false };
         match (done, other) {

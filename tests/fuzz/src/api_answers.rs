@@ -29,7 +29,7 @@ pub fn run(input: &[u8]) {
     assert_eq!(read(&kept), projected(read(&written), fields));
 }
 
-/// What is kept of an answer.
+/// Returns what is kept of an answer.
 ///
 /// # Errors
 /// See [`Unreadable`].
@@ -61,7 +61,7 @@ fn projected(value: Value, fields: Fields) -> Value {
     }
 }
 
-/// How long a text is as it is written.
+/// Returns how long a text is as it is written.
 fn length(text: &str) -> usize {
     serde_json::to_string(text).map_or(0, |written| written.len() - 2)
 }

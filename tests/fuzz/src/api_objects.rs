@@ -149,7 +149,7 @@ fn same<K: DeserializeOwned>(whole: &Value, kept: &Value, read: fn(&K) -> String
     assert_eq!(read(&kept), read(&whole));
 }
 
-/// Whether there are long texts or lists, or keys that are written with escapes.
+/// Returns whether there are long texts or lists, or keys that are written with escapes.
 fn has_more_than_is_kept(value: &Value) -> bool {
     match value {
         Value::Object(members) => {

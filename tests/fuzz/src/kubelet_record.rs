@@ -38,7 +38,7 @@ fn without_escapes(text: &str) -> String {
     changed
 }
 
-/// What a JSON library makes of a text, after [`without_escapes`].
+/// Returns what a JSON library makes of a text, after [`without_escapes`].
 fn decoded(text: &str) -> String {
     without_escapes(text).replace("\\\\", "\\")
 }

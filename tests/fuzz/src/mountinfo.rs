@@ -29,7 +29,7 @@ pub fn run(table: &[u8]) {
     }
 }
 
-/// What is read, and whether it was read to the end.
+/// Returns what is read, and whether it was read to the end.
 fn mounts(table: &[u8]) -> (Vec<Mount>, bool) {
     let mut mounts = Vec::new();
     let read = MountTable(crate::file(table)).each(|mount| {
@@ -39,7 +39,7 @@ fn mounts(table: &[u8]) -> (Vec<Mount>, bool) {
     (mounts, read.is_ok())
 }
 
-/// What proc(5) says of a line: `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAG ...] - TYPE SOURCE OPTIONS`.
+/// Returns what proc(5) says of a line: `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAG ...] - TYPE SOURCE OPTIONS`.
 fn mount(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     // Fields are separated by one space each, and an end of the line after the separator may be cut off.

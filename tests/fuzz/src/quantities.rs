@@ -33,7 +33,7 @@ pub fn run(text: &[u8]) {
     assert!(again.abs_diff(bytes) <= lost, "{bytes} is shown as {shown}");
 }
 
-/// What a quantity of few digits is, nearly. `None` if it has many, or is no quantity.
+/// Returns what a quantity of few digits is, nearly. `None` if it has many, or is no quantity.
 fn estimate(text: &str) -> Option<f64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let digits = text.trim_start_matches(|character: char| character.is_ascii_digit() || character == '.');

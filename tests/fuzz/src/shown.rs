@@ -37,7 +37,8 @@ pub fn run(text: &[u8]) {
     }
 }
 
-/// Whether a character stands for itself: neither a control character nor one of those that turn or hide others.
+/// Returns whether a character stands for itself: neither a control character nor one of those that turn or hide
+/// others.
 fn is_seen(character: char) -> bool {
     let hides = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
     !character.is_control() && !hides

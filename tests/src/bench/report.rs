@@ -41,7 +41,7 @@ impl Unit {
         }
     }
 
-    /// Whether a larger figure is better.
+    /// Returns whether a larger figure is better.
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::PerSecond | Self::MebibytesPerSecond)
     }

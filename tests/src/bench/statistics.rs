@@ -37,8 +37,8 @@ impl Summary {
         Self::of(&values)
     }
 
-    /// How far the median itself may be off, relative to it: its standard error, with the median absolute deviation as
-    /// the measure of noise, so that a few late answers do not count.
+    /// Returns how far the median itself may be off, relative to it: its standard error, with the median absolute
+    /// deviation as the measure of noise, so that a few late answers do not count.
     pub fn relative_error(&self) -> f64 {
         if self.samples < FEW || self.median == 0.0 {
             return ERROR_OF_FEW;

@@ -61,7 +61,7 @@ impl Agent {
         Ok(names)
     }
 
-    /// What the frontend has logged.
+    /// Returns what the frontend has logged.
     pub fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(self.rig.logs().join("frontend.log"))?)
     }

@@ -55,12 +55,13 @@ impl Request {
         }
     }
 
-    /// Whether it creates a PersistentVolume.
+    /// Returns whether it creates a PersistentVolume.
     pub fn creates_volume(&self) -> bool {
         self.verb == "create" && self.resource == "persistentvolumes"
     }
 
-    /// Whether it concerns neither events nor capacity nor the Lease, which agents write at times of their own choosing.
+    /// Returns whether it concerns neither events nor capacity nor the Lease, which agents write at times of their own
+    /// choosing.
     pub fn is_essential(&self) -> bool {
         !matches!(self.resource.as_str(), "events" | "csistoragecapacities" | "leases")
     }

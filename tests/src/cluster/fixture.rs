@@ -142,12 +142,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Whether the API server labels claims and volumes with their node, and knows all fields.
+    /// Returns whether the API server labels claims and volumes with their node, and knows all fields.
     pub fn is_recent(&self) -> bool {
         !self.run_options.older_kubernetes
     }
 
-    /// How long a controller may take to react.
+    /// Returns how long a controller may take to react.
     pub fn patience(&self) -> Duration {
         PATIENCE
     }

@@ -93,7 +93,7 @@ pub async fn bind_by_hand(cluster: &Cluster, class: &str, limit: Duration) -> Re
     Ok(end.saturating_duration_since(start))
 }
 
-/// When each claim was observed to be bound.
+/// Returns when each claim was observed to be bound.
 async fn watch_until_bound(
     claims: Api<PersistentVolumeClaim>,
     number: usize,

@@ -138,7 +138,7 @@ impl Skips {
         Ok(Self { lines })
     }
 
-    /// Whether the test with this name may be skipped.
+    /// Returns whether the test with this name may be skipped.
     pub fn allow(&self, name: &str) -> bool {
         self.line(name).is_some()
     }

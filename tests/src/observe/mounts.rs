@@ -27,7 +27,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Whether the mount has this option.
+    /// Returns whether the mount has this option.
     pub fn has(&self, option: &str) -> bool {
         self.options.iter().any(|own| own == option)
     }

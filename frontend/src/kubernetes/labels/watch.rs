@@ -12,9 +12,9 @@ use kube::runtime::watcher::{self, Event};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::policy::{WatchMode, watch_mode};
 use super::scope::Scope;
 use super::unlabelled::{Found, Schedule};
+use super::watch_mode::{WatchMode, watch_mode};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::{Failure, is_unknown_kind};
 

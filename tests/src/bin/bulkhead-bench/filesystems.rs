@@ -178,7 +178,8 @@ impl Memory {
         Ok(value.trim().trim_end_matches("kB").trim().parse()?)
     }
 
-    /// What is neither free, nor a process's, nor can be given back on demand. XFS has buffers that are in no slab.
+    /// Returns what is neither free, nor a process's, nor can be given back on demand. XFS has buffers that are in no
+    /// slab.
     fn of_the_kernel(&self) -> Result<f64> {
         let others = ["MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable"];
         others.iter().try_fold(self.of("MemTotal")?, |left, name| Ok(left - self.of(name)?))

@@ -204,8 +204,8 @@ impl Place {
         rename(&unfinished, &self.inside.join(format!("i{number}")))
     }
 
-    /// How many volumes per second the system calls behind a creation can make, with as many threads as there are
-    /// concurrent calls.
+    /// Returns how many volumes per second the system calls behind a creation can make, with as many threads as there
+    /// are concurrent calls.
     fn creations(&self, each: usize, amount: &Amount) -> Result<Vec<(usize, f64)>> {
         let rate = |&threads: &usize| {
             let total = each.max(threads * 2);

@@ -10,7 +10,7 @@ use crate::options::Options;
 /// Figures from a busier machine are worth little.
 const QUIET: f64 = 0.25;
 
-/// What a reader of the figures must know, one item per line.
+/// Returns what a reader of the figures must know, one item per line.
 pub fn describe(options: &Options) -> Result<Vec<String>> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

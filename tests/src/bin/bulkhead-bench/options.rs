@@ -105,12 +105,12 @@ pub struct Amount {
 }
 
 impl Options {
-    /// Whether a part is to be measured.
+    /// Returns whether a part is to be measured.
     pub fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// How much is measured.
+    /// Returns how much is measured.
     pub fn amount(&self) -> Amount {
         let by_size = |quick, usual, full| match (self.quick, self.full) {
             (true, _) => quick,

@@ -23,7 +23,7 @@ impl Run {
         eprintln!("{:>6.1} s  {what}", self.start.elapsed().as_secs_f64());
     }
 
-    /// Whether there is time for one more measurement; if not, the report says that it is missing.
+    /// Returns whether there is time for one more measurement; if not, the report says that it is missing.
     pub fn has_time_for(&mut self, what: &str) -> bool {
         let in_time = self.start.elapsed() < self.limit;
         if in_time {

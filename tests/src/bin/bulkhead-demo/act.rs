@@ -306,7 +306,7 @@ fn compare(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Whether statistics show this as the volume's size, as opposed to the space used or left.
+/// Returns whether statistics show this as the volume's size, as opposed to the space used or left.
 fn shows_size(text: &str, size: &str) -> bool {
     text.contains(&format!("of {size} used")) || text.contains(&format!("{size} total"))
 }

@@ -64,7 +64,7 @@ impl Node {
         self.rig.pool()
     }
 
-    /// Whether writing beyond a volume's size fails.
+    /// Returns whether writing beyond a volume's size fails.
     pub fn enforces_sizes(&self) -> bool {
         self.rig.run_options.enforces_sizes()
     }

@@ -43,7 +43,7 @@ impl Writer {
         Ok(Self { stop, written, thread })
     }
 
-    /// How many times it has written.
+    /// Returns how many times it has written.
     pub fn count(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }

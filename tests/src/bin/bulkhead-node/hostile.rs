@@ -102,7 +102,7 @@ pub fn limits_hold_for_root(story: &mut Story<'_>) -> Result<()> {
     check_text(kubectl)
 }
 
-/// What the neighbour's directory is charged with, in KiB.
+/// Returns what the neighbour's directory is charged with, in KiB.
 fn used_by_neighbour(kubectl: &Kubectl) -> Result<u64> {
     let told = kubectl.exec(POD, &format!("df -P -k {} | tail -n 1", CLASSES[0].directory))?;
     told.split_whitespace().nth(2).and_then(|text| text.parse().ok()).context(told)

@@ -13,7 +13,7 @@ use crate::volumes::{POD, check_beat, check_text, container, scale, wait_for_set
 /// Prints the mounts of our volumes on the node, one per line.
 const MOUNTS: &str = "awk '$5 ~ \"kubernetes.io~csi|volumeDevices\" { print $5 }' /proc/self/mountinfo | sort";
 
-/// How many times the helper has published a volume since the machine's boot, however it is deployed.
+/// Returns how many times the helper has published a volume since the machine's boot, however it is deployed.
 fn published(machine: &Machine) -> Result<u64> {
     let count = machine.run(
         "{ cat /var/log/pods/bulkhead-system_*/privhelper/*.log

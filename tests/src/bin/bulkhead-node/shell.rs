@@ -91,8 +91,8 @@ pub fn what_it_says_to_try_works(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a shell that a command opens on a terminal shows to somebody who waits for its prompt, looks at the pool's
-/// directory, and leaves.
+/// Returns what a shell that a command opens on a terminal shows to somebody who waits for its prompt, looks at the
+/// pool's directory, and leaves.
 fn on_a_terminal(shell: &mut Command, command: &str) -> Result<String> {
     let seconds = PATIENCE.as_secs();
     let line = format!("exec timeout {seconds} script --quiet --return --command '{command}' /dev/null");

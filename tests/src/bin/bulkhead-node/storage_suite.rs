@@ -81,7 +81,7 @@ struct Verdict {
 }
 
 impl Class {
-    /// What is wanted of this class: nothing, all, or what matches a regular expression.
+    /// Returns what is wanted of this class: nothing, all, or what matches a regular expression.
     fn filter<'f>(&self, filter: Option<&'f str>) -> Option<Option<&'f str>> {
         let Some(filter) = filter else { return Some(None) };
         match CLASSES.iter().find_map(|class| Some((class.name, filter.strip_prefix(class.name)?.strip_prefix(':')?))) {

@@ -77,7 +77,7 @@ fn object_of(volume: &str, node: &str) -> String {
     format!("{volume}.{node}")
 }
 
-/// What is written into the volume of the claim of that name.
+/// Returns what is written into the volume of the claim of that name.
 pub fn content(name: &str) -> String {
     format!("the data of {name}\n").repeat(1000)
 }
@@ -114,7 +114,7 @@ fn forget_claim(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.access.wait_until_gone(&cluster.claims(), name, cluster.patience())
 }
 
-/// What `adopt` says of a volume, by its state and its reason.
+/// Returns what `adopt` says of a volume, by its state and its reason.
 fn said<'v>(report: &'v Value, volume: &str) -> Result<(&'v str, &'v str)> {
     let found = report["volumes"].as_array().and_then(|all| all.iter().find(|one| one["volume"] == volume));
     let found = found.with_context(|| format!("{volume} is not in {report}"))?;
@@ -267,7 +267,7 @@ fn a_claim_that_lost_its_volume_is_bound_again(cluster: &mut Cluster) -> Result<
     let_go(cluster)
 }
 
-/// What was exported, as if that had been on the day before.
+/// Returns what was exported, as if that had been on the day before.
 fn aged(exported: &str) -> Result<String> {
     let mut lines = String::new();
     for line in exported.lines() {

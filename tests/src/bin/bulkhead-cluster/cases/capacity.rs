@@ -163,7 +163,7 @@ fn many_volumes_are_published_together(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// How many times a capacity object was written by the agent of the first node.
+/// Returns how many times a capacity object was written by the agent of the first node.
 fn times_published(cluster: &Cluster, object: &str) -> Result<usize> {
     let log = audit::log(&cluster.access, Some(&cluster.node()))?;
     Ok(log.iter().filter(|request| request.verb == "patch" && request.name == object).count())

@@ -196,7 +196,7 @@ fn a_deletion_asks_first(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-/// What `bulkheadctl` prints on a terminal when somebody types `answer`.
+/// Returns what `bulkheadctl` prints on a terminal when somebody types `answer`.
 fn on_a_terminal(rig: &Rig, arguments: &str, answer: &str) -> Result<Printed> {
     let line = format!("{} {arguments}", program("bulkheadctl")?.display());
     // The answer waits in the terminal until it is read.

@@ -18,7 +18,7 @@ cases! {
     an_idle_node_logs_nothing: Bare,
 }
 
-/// What follows `key=` in a line.
+/// Returns what follows `key=` in a line.
 fn value<'a>(line: &'a str, key: &str) -> Result<&'a str> {
     let (_, rest) = line.split_once(&format!(" {key}=")).with_context(|| format!("no {key} in {line:?}"))?;
     rest.split_whitespace().next().with_context(|| format!("no value of {key} in {line:?}"))

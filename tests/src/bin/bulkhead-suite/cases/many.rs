@@ -66,7 +66,7 @@ fn check_no_scan(took: &[Duration]) -> Result<()> {
     Ok(())
 }
 
-/// How long a call takes that must succeed.
+/// Returns how long a call takes that must succeed.
 fn time<T>(call: impl FnOnce() -> Result<T>) -> Result<Duration> {
     let start = Instant::now();
     call()?;

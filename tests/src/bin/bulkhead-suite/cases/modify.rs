@@ -40,7 +40,7 @@ fn create_with(volume: &str, inodes: &str) -> CreateVolumeRequest {
     CreateVolumeRequest { mutable_parameters: parameters(&[("inodes", inodes)]), ..create(volume, SIZE, mount()) }
 }
 
-/// How many inodes the volume may use, by its record.
+/// Returns how many inodes the volume may use, by its record.
 fn inodes(rig: &Rig) -> Result<u64> {
     let usage = Request::Usage { volume: volume("vol-a"), target: None };
     let Reply::Usage(usage) = rig.helper()?.ask(&usage)? else { bail!("no usage") };
@@ -162,7 +162,7 @@ fn inodes_that_the_pool_cannot_promise_are_refused(rig: &mut Rig) -> Result<()> 
     Ok(())
 }
 
-/// How many bytes of a volume's image are allocated.
+/// Returns how many bytes of a volume's image are allocated.
 fn allocated(rig: &Rig, volume: &str) -> Result<u64> {
     Ok(rig.pool().image(volume).metadata()?.blocks() * 512)
 }

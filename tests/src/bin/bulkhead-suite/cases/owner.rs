@@ -33,7 +33,7 @@ fn get(id: &str) -> Request {
     Request::Owner { volume: volume(id) }
 }
 
-/// What is noted on a volume, and whether it has ever been published.
+/// Returns what is noted on a volume, and whether it has ever been published.
 pub fn noted(rig: &Rig, id: &str) -> Result<(Option<String>, bool)> {
     let Reply::Owner { owner, used } = rig.helper()?.ask(&get(id))? else { anyhow::bail!("another reply") };
     Ok((owner.map(|owner: OwnerRecord| owner.as_str().to_owned()), used))

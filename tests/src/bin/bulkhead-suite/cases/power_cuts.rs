@@ -119,7 +119,7 @@ impl Kind {
         if self == Self::Filesystem { (filesystems::SIZE, STEP) } else { (SIZE, SIZE) }
     }
 
-    /// What has to be sent to use a volume, and then to let it go.
+    /// Returns what has to be sent to use a volume, and then to let it go.
     fn uses(self, id: &str) -> [Vec<Request>; 2] {
         match self {
             Self::Directory => [vec![bind(id, id)], vec![unbind(id, id)]],
@@ -139,7 +139,7 @@ fn spec(id: &str) -> VolumeSpec {
     }
 }
 
-/// What is written to when a volume is published at this path.
+/// Returns what is written to when a volume is published at this path.
 fn written(id: &str, path: &Path) -> PathBuf {
     if Kind::of(id) == Kind::Device { path.to_owned() } else { path.join("file") }
 }

@@ -106,7 +106,7 @@ fn check_bound(rig: &mut Rig) -> Result<()> {
     helper.ask(&unbind("vol-a", "a")).map(drop)
 }
 
-/// How many entries there are in a volume, its own directory included.
+/// Returns how many entries there are in a volume, its own directory included.
 fn entries(directory: &Path) -> Result<u64> {
     let mut number = 1;
     for entry in fs::read_dir(directory)? {

@@ -59,7 +59,7 @@ fn template(arguments: &[&str]) -> Result<Printed> {
     helm(&[fixed.as_slice(), arguments].concat())
 }
 
-/// What the chart makes of these values, with the policies for labels.
+/// Returns what the chart makes of these values, with the policies for labels.
 fn template_with(values: &Value) -> Result<Printed> {
     let scratch = tempfile::tempdir()?;
     let file = scratch.path().join("values.json");

@@ -250,7 +250,7 @@ impl Rights<'_> {
         })
     }
 
-    /// What the agent of `node` reports on a claim.
+    /// Returns what the agent of `node` reports on a claim.
     fn event(&self, node: &str) -> Value {
         json!({
             "metadata": { "generateName": "data-", "namespace": self.cluster.namespace },

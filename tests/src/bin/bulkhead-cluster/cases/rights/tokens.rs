@@ -27,7 +27,7 @@ fn an_agent_has_only_tokens_for_itself(cluster: &mut Cluster) -> Result<()> {
     manifests::with_renewal(&kubeconfig, || with_rights(cluster, renews_only_its_own))
 }
 
-/// What an agent asks for, changed by `change`.
+/// Returns what an agent asks for, changed by `change`.
 fn request(node: &Value, change: impl FnOnce(&mut Value)) -> Value {
     let (name, uid) = (&node["metadata"]["name"], &node["metadata"]["uid"]);
     let mut spec = json!({

@@ -101,7 +101,7 @@ fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(rig
     rig.start()
 }
 
-/// How many such calls the thread that refuses descriptors has made when it does, as strace has seen them.
+/// Returns how many such calls the thread that refuses descriptors has made when it does, as strace has seen them.
 fn number_of_refusal(trace: &str) -> Result<usize> {
     let thread = |line: &str| line.split_whitespace().next().map(str::to_owned);
     let calls: Vec<_> = trace.lines().filter(|line| line.contains("setsockopt(")).collect();

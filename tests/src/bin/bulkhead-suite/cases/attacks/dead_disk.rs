@@ -124,7 +124,7 @@ fn serves_again(rig: &mut Rig, device: &str, mend: impl FnOnce() -> Result<()>) 
     Ok(())
 }
 
-/// Whether a block device is open for a filesystem.
+/// Returns whether a block device is open for a filesystem.
 fn is_in_use(device: &str) -> Result<bool> {
     match rustix::fs::open(Path::new("/dev").join(device), OFlags::RDONLY | OFlags::EXCL, Mode::empty()) {
         Err(Errno::BUSY) => Ok(true),

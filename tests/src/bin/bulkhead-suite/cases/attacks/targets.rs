@@ -230,7 +230,7 @@ impl Place {
         .collect()
     }
 
-    /// Where the directory is moved to.
+    /// Returns where the directory is moved to.
     fn away(&self) -> PathBuf {
         self.moved.with_extension("away")
     }

@@ -19,7 +19,7 @@ cases! {
 const SIZE: u64 = 16 << 20;
 const BLOCK: u64 = 4096;
 
-/// Whether a range covers a block.
+/// Returns whether a range covers a block.
 fn is_told(ranges: &[Range], block: u64) -> bool {
     ranges.iter().any(|range| (range.offset..range.offset + range.length).contains(&(block * BLOCK)))
 }

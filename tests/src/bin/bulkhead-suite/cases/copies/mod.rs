@@ -87,7 +87,7 @@ pub fn listed(helper: &HelperClient, of: Option<&str>) -> Result<Vec<Snapshot>> 
     }
 }
 
-/// Where a volume comes from.
+/// Returns where a volume comes from.
 fn origin(helper: &HelperClient, id: &str) -> Result<Option<Origin>> {
     match helper.ask(&Request::Origin { volume: volume(id) })? {
         Reply::Origin(origin) => Ok(origin),
@@ -108,7 +108,7 @@ fn ranges(helper: &HelperClient, snapshot: &str, base: Option<&str>) -> Result<V
     Ok(all)
 }
 
-/// How many bytes a file takes up, those that it shares included.
+/// Returns how many bytes a file takes up, those that it shares included.
 fn allocated(file: &Path) -> Result<u64> {
     Ok(file.metadata()?.blocks() * 512)
 }

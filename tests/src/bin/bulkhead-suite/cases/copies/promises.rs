@@ -34,7 +34,7 @@ fn sparse(size: u64) -> VolumeSpec {
     spec
 }
 
-/// What may still be promised; the measured figure is a second old at most.
+/// Returns what may still be promised; the measured figure is a second old at most.
 pub(super) fn rest(helper: &HelperClient) -> Result<u64> {
     std::thread::sleep(std::time::Duration::from_millis(1100));
     Ok(helper.pool_status("default")?.largest_volume)

@@ -25,7 +25,7 @@ cases! {
 
 const MIB: u64 = 1 << 20;
 
-/// How long something takes.
+/// Returns how long something takes.
 fn timed<T>(what: &str, act: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
     let begun = Instant::now();
     let done = act()?;

@@ -21,7 +21,7 @@ cases! {
 const SIZE: u64 = 16 << 20;
 const MIB: u64 = 1 << 20;
 
-/// What an image occupies, what of it is shared, and in how many requests that was told.
+/// Returns what an image occupies, what of it is shared, and in how many requests that was told.
 pub fn sharing(helper: &HelperClient, id: &str) -> Result<(u64, u64, usize)> {
     let (mut sum, mut from, mut requests) = (0, 0, 0);
     loop {

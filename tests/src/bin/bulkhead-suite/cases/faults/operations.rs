@@ -51,7 +51,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether the calls in question come after the answer.
+    /// Returns whether the calls in question come after the answer.
     pub fn is_in_background(&self) -> bool {
         matches!(self.actor, Actor::Releasing | Actor::Emptier)
     }
@@ -221,7 +221,7 @@ pub fn on_directories() -> Vec<Operation> {
     ]
 }
 
-/// What happens in the background after a directory volume is deleted.
+/// Returns what happens in the background after a directory volume is deleted.
 pub fn in_background() -> Vec<Operation> {
     let [create, .., delete] = directory_life();
     let operation = |name, actor| Operation {

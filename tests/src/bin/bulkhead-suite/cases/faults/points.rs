@@ -25,7 +25,7 @@ const NEVER: [&str; 36] = [
     "uname",
 ];
 
-/// Whether the kernel can fail this call with errors that the helper can handle.
+/// Returns whether the kernel can fail this call with errors that the helper can handle.
 pub fn can_fail(call: &Call) -> bool {
     !NEVER.contains(&call.name.as_str())
 }

@@ -66,7 +66,7 @@ fn each(rig: &mut Rig, points: Vec<(Call, Fault)>) -> Result<()> {
     tally.judge()
 }
 
-/// Whether the pool is configured for filesystems in images: then one is published as well.
+/// Returns whether the pool is configured for filesystems in images: then one is published as well.
 fn has_filesystems(rig: &Rig) -> bool {
     rig.pool().options.contains("filesystems")
 }

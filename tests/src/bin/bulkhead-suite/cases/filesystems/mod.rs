@@ -65,7 +65,7 @@ fn make_pool_of(rig: &mut Rig, pool_mebibytes: u64, filesystems: u32) -> Result<
     Ok(())
 }
 
-/// What a helper needs to be told where a pool is configured for them.
+/// Returns what a helper needs to be told where a pool is configured for them.
 pub fn helper_flags() -> Vec<String> {
     ["--mounter-uid".to_owned(), MOUNTER_UID.to_string()].into()
 }

@@ -108,7 +108,7 @@ impl Model {
         }
     }
 
-    /// What the answer must be, and what is true after it.
+    /// Returns what the answer must be, and what is true after it.
     pub fn answer(&self, step: Step) -> Result<Self, ErrorKind> {
         let mut after = self.clone();
         match step {

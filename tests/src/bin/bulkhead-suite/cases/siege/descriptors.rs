@@ -27,7 +27,7 @@ fn refusal(rig: &Rig) -> Result<String> {
     Ok(said)
 }
 
-/// How many descriptors a helper says that it needs.
+/// Returns how many descriptors a helper says that it needs.
 fn needed(rig: &mut Rig) -> Result<u64> {
     limit(rig, 256, 256);
     let said = refusal(rig)?;

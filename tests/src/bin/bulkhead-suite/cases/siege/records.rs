@@ -188,7 +188,7 @@ fn check_same((mounted, attached): &Seen, (now_mounted, now_attached): &Seen) ->
     Ok(())
 }
 
-/// What is mounted in the publish directory, and attached of these pools.
+/// Returns what is mounted in the publish directory, and attached of these pools.
 fn seen(rig: &Rig, pools: &[Pool]) -> Result<Seen> {
     let devices = pools.iter().map(|pool| loops::backed_by(&pool.device()?)).collect::<Result<Vec<_>>>()?;
     Ok((mounts::below(&rig.publish_directory())?, devices.concat()))
