@@ -2,11 +2,9 @@
 //! finds the volume when nothing else is left. It is kept, and never interpreted: nothing depends on it.
 
 use bulkhead_protocol::{Error, MAX_OWNER, OwnerRecord, Reply, VolumeId};
-use caps::Capability::CAP_SYS_ADMIN;
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
 use crate::state::{Held, State, failed, layout};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, capability::raise};
+use crate::sys::{Errno, Error as SysError, Result as SysResult};
 
 const ATTRIBUTE: &str = "trusted.bulkhead.owner";
 
@@ -16,8 +14,7 @@ pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
     let (served, value) = (volume.pool.served()?, owner.as_str().as_bytes());
     let write = || {
         let outer = layout::open_volume(&served.directory, held.id.as_str())?;
-        let set = |_raised| fsetxattr(&outer, ATTRIBUTE, value, XattrFlags::empty()).by("fsetxattr");
-        raise(CAP_SYS_ADMIN).and_then(set)?;
+        layout::set_attribute(&outer, ATTRIBUTE, value)?;
         served.sync(outer)
     };
     write().map(|()| Reply::Done).map_err(|error| failed("note the owner of volume", held.id, error))
@@ -29,13 +26,9 @@ pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let served = seen.volume.pool.served()?;
     let mut read = || -> SysResult<_> {
         let outer = layout::open_volume(&served.directory, id.as_str())?;
-        let get = |_raised| fgetxattr(outer, ATTRIBUTE, &mut buffer[..]).by("fgetxattr");
-        let length = match raise(CAP_SYS_ADMIN).and_then(get) {
-            Err(SysError { errno: Errno::NODATA, .. }) => return Ok(None),
-            read => read?,
-        };
-        let owner = buffer.get(..length).and_then(|bytes| str::from_utf8(bytes).ok()?.parse().ok());
-        Ok(Some(owner.ok_or(SysError::of(Errno::BADMSG))?))
+        let value = layout::attribute(outer, ATTRIBUTE, &mut buffer)?;
+        let owner = value.map(|bytes| str::from_utf8(bytes).ok()?.parse().ok());
+        owner.map(|owner| owner.ok_or(SysError::of(Errno::BADMSG))).transpose()
     };
     let owner = read().map_err(|error| failed("read the owner of volume", id, error))?;
     Ok(Reply::Owner { owner, used: !seen.volume.record.unused })

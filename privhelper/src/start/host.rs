@@ -168,11 +168,8 @@ pub fn claim((major, minor): (u32, u32)) -> SysResult<OwnedFd> {
 pub fn check_kernel(release: &str) -> Result<(), Refusal> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if version >= (5, 14) {
-        Ok(())
-    } else {
-        Err(Why::Kernel.because(format!("kernel {release} is too old: 5.14 or later is needed")))
-    }
+    let too_old = || Why::Kernel.because(format!("kernel {release} is too old: 5.14 or later is needed"));
+    (version >= (5, 14)).then_some(()).ok_or_else(too_old)
 }
 
 #[cfg(test)]

@@ -115,10 +115,8 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, Refusal> {
     let source = format!("{NODES}/{}", config.driver);
     let nodes = mount::tmpfs(&source, NODES_LIMITS).map_err(step("make a place for device nodes"))?;
     // A publish directory is the only mount point that is sure to exist. It is covered only in this namespace.
-    let (covered, _) = host
-        .publish
-        .first()
-        .ok_or_else(|| Why::Configuration.because("cannot enter the jail: there is no publish directory"))?;
+    let none = || Why::Configuration.because("cannot enter the jail: there is no publish directory");
+    let (covered, _) = host.publish.first().ok_or_else(none)?;
     let covered = covered.reopen().map_err(step("open a publish directory again"))?;
     mount::attach(&root, &covered).map_err(step("mount its root"))?;
     let hang =

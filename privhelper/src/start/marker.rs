@@ -40,25 +40,19 @@ const XFS_INODE: u64 = 512;
 /// One sentence on why the directory is not to be served.
 pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<Option<Marker>, Refusal> {
     let path = shown(&pool.directory).to_string();
-    let fail = |what: &str, error: SysError| format!("cannot {what} {path}/{MARKER}: {error}");
-    match file::open(directory, MARKER, OFlags::RDONLY) {
-        Ok(marker) => {
-            let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|error| fail("read", error))?;
-            Ok(Some(check(&String::from_utf8_lossy(&content), pool)?))
-        }
+    let cannot = |error: SysError| format!("cannot read {path}/{MARKER}: {error}");
+    match read(directory) {
         Err(SysError { errno: Errno::NOENT, .. }) if !is_mount_root => Err(Why::NotMounted.because(format!(
             "{path} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {path}"
         ))),
-        // mkfs.ext4 puts that there.
-        Err(SysError { errno: Errno::NOENT, .. })
-            if !is_empty(directory, c"lost+found").map_err(|error| fail("find", error))? =>
-        {
-            Err(Why::NotEmpty.because(format!(
+        // mkfs.ext4 makes that directory.
+        Err(SysError { errno: Errno::NOENT, .. }) => match is_empty(directory, c"lost+found").map_err(cannot)? {
+            true => Ok(None),
+            false => Err(Why::NotEmpty.because(format!(
                 "{path} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {path}"
-            )))
-        }
-        Err(SysError { errno: Errno::NOENT, .. }) => Ok(None),
-        Err(error) => Err(fail("open", error).into()),
+            ))),
+        },
+        content => check(&String::from_utf8_lossy(&content.map_err(cannot)?), pool).map(Some),
     }
 }
 

@@ -62,9 +62,8 @@ impl Position {
 /// # Errors
 /// A sentence when mounts in it would not reach the host, or the jail might not show what is mounted there.
 pub fn way(name: &PublishName, path: &Path, position: &Position, mounts: &Mounts) -> Result<Way, Refusal> {
-    let own = mounts
-        .get(&position.mount)
-        .ok_or_else(|| Why::Moved.because(format!("{} is on no mount of this namespace", shown(path))))?;
+    let gone = || Why::Moved.because(format!("{} is on no mount of this namespace", shown(path)));
+    let own = mounts.get(&position.mount).ok_or_else(gone)?;
     let (directory, point) = (shown(path), shown(&own.point));
     let peers = own.peers.ok_or_else(|| {
         Why::NotPropagated.because(format!(

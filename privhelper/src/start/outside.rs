@@ -46,12 +46,12 @@ pub fn take(config: &Config) -> Result<(Listener, ServiceManager), Refusal> {
             let lock = take_lock(path, &directory)?;
             Listener::Own(path.clone(), directory, lock)
         }
-        (None, None) => {
-            return Err(Why::Configuration.because("no socket to listen on: give --socket, or have systemd pass one"));
-        }
+        (None, None) => return Err(Why::Configuration.because(NO_SOCKET)),
     };
     Ok((listener, ServiceManager(connect_service_manager())))
 }
+
+const NO_SOCKET: &str = "no socket to listen on: give --socket, or have systemd pass one";
 
 impl Listener {
     /// The listening socket, and the lock beside it. The helper's own replaces an older one, so it is made late, when it

@@ -121,9 +121,8 @@ fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, Refusal> {
     // This comes first: without its disk it does not matter what else is wrong with the filesystem visible in its
     // place.
     let marker = marker::find(&directory, status.mount_root, config)?;
-    let mount = mounts
-        .get(&status.mount_id)
-        .ok_or_else(|| Why::Moved.because(format!("{path} is not on any mount of this namespace")))?;
+    let gone = || Why::Moved.because(format!("{path} is not on any mount of this namespace"));
+    let mount = mounts.get(&status.mount_id).ok_or_else(gone)?;
     let point = shown(&mount.point).to_string();
     if mount.unbindable {
         // KERNEL(6.17): before, the jail cannot have a copy of it.

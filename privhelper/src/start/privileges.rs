@@ -23,9 +23,8 @@ const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
 /// A sentence on what could not be dropped, or is still there.
 pub fn drop_all_but(keep: &[Capability]) -> Result<(), Refusal> {
     drop_now(keep).map_err(|error| format!("cannot drop privileges: {error}"))?;
-    verify(keep).map_err(|what| {
-        Why::NotConfined.because(format!("refusing to serve: {what} are not as required after the drop"))
-    })
+    let unlike = |what| format!("refusing to serve: {what} are not as required after the drop");
+    verify(keep).map_err(|what| Why::NotConfined.because(unlike(what)))
 }
 
 /// Makes the process another user's, which changes nothing about its capabilities yet.

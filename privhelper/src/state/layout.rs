@@ -149,52 +149,56 @@ pub fn remove_empty_data(pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
     file::remove_directory(open_volume(pool, id.as_str())?, DATA)
 }
 
+/// Sets an attribute of an open file or directory.
+pub fn set_attribute(file: impl AsFd, name: &str, value: &[u8]) -> SysResult<()> {
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()).by_with("fsetxattr", name)
+}
+
+/// Reads an attribute of an open file or directory; `None` if it has none of that name.
+pub fn attribute<'a>(file: impl AsFd, name: &str, buffer: &'a mut [u8]) -> SysResult<Option<&'a [u8]>> {
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    match rustix::fs::fgetxattr(file, name, &mut *buffer) {
+        Err(Errno::NODATA) => Ok(None),
+        length => length.by_with("fgetxattr", name).map(|length| buffer.get(..length)),
+    }
+}
+
 /// Changes something on the marker of a pool that the filesystem's journal has to write. If the journal cannot write
 /// any more, this fails: it tells the truth where fsync(2) of a directory does not.
 pub fn try_journal(marker: impl AsFd, value: u64) -> SysResult<()> {
-    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    rustix::fs::fsetxattr(marker, JOURNAL_ATTRIBUTE, &value.to_ne_bytes(), XattrFlags::empty()).by("fsetxattr")
+    set_attribute(marker, JOURNAL_ATTRIBUTE, &value.to_ne_bytes())
 }
 
 /// Records on the marker of a pool that this many numbers of loop devices have been used. Only a crash of the machine
 /// loses what was not synced, and no device outlives that.
 pub fn record_numbers(marker: impl AsFd, used: u64) -> SysResult<()> {
-    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    rustix::fs::fsetxattr(marker, NUMBERS_ATTRIBUTE, &used.to_ne_bytes(), XattrFlags::empty()).by("fsetxattr")
+    set_attribute(marker, NUMBERS_ATTRIBUTE, &used.to_ne_bytes())
 }
 
 /// Returns how many numbers of loop devices have been used, as far as is recorded on the marker of a pool. At start
 /// only.
 pub fn recorded_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
     let mut value = [0; 8];
-    match rustix::fs::fgetxattr(marker, NUMBERS_ATTRIBUTE, &mut value[..]) {
-        Err(Errno::NODATA) => Ok(None),
-        read => read.map(|_| Some(u64::from_ne_bytes(value))).by("fgetxattr"),
-    }
+    let is_there = attribute(marker, NUMBERS_ATTRIBUTE, &mut value)?.is_some();
+    Ok(is_there.then_some(u64::from_ne_bytes(value)))
 }
 
 /// Marks a fresh image, to which no tenant ever writes, as one in which a filesystem is made. A record alone proves
 /// nothing of the image beside it: either may be another volume's.
 pub fn mark_filesystem(image: impl AsFd) -> SysResult<()> {
-    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    rustix::fs::fsetxattr(image, FILESYSTEM_ATTRIBUTE, b"1", XattrFlags::empty()).by("fsetxattr")
+    set_attribute(image, FILESYSTEM_ATTRIBUTE, b"1")
 }
 
 /// Returns whether an image is marked as one in which a filesystem was made.
 pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
-    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    let mut value = [0; 1];
-    match rustix::fs::fgetxattr(image, FILESYSTEM_ATTRIBUTE, &mut value[..]) {
-        Err(Errno::NODATA) => Ok(false),
-        read => read.map(|_| true).by("fgetxattr"),
-    }
+    attribute(image, FILESYSTEM_ATTRIBUTE, &mut [0; 1]).map(|value| value.is_some())
 }
 
 /// Records in a volume's directory what the volume is a copy of.
 pub fn write_origin(volume: impl AsFd, origin: &Origin) -> SysResult<()> {
     let value = bulkhead_protocol::encode(origin).map_err(|_| SysError::of(Errno::INVAL))?;
-    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    rustix::fs::fsetxattr(volume, ORIGIN_ATTRIBUTE, &value, XattrFlags::empty()).by("fsetxattr")
+    set_attribute(volume, ORIGIN_ATTRIBUTE, &value)
 }
 
 /// Returns what a volume is a copy of, if it is one. At start only.
@@ -203,14 +207,9 @@ pub fn write_origin(volume: impl AsFd, origin: &Origin) -> SysResult<()> {
 /// `BADMSG` when what is recorded is damaged.
 pub fn read_origin(volume: impl AsFd) -> SysResult<Option<Origin>> {
     let mut buffer = [0_u8; 512];
-    match rustix::fs::fgetxattr(volume, ORIGIN_ATTRIBUTE, &mut buffer[..]) {
-        Err(Errno::NODATA) => Ok(None),
-        length => {
-            let origin = buffer.get(..length.by("fgetxattr")?);
-            let origin = origin.and_then(|bytes| bulkhead_protocol::decode(bytes).ok());
-            Ok(Some(origin.ok_or(SysError::of(Errno::BADMSG))?))
-        }
-    }
+    let value = attribute(volume, ORIGIN_ATTRIBUTE, &mut buffer)?;
+    let origin = value.map(|bytes| bulkhead_protocol::decode(bytes).map_err(|_| SysError::of(Errno::BADMSG)));
+    origin.transpose()
 }
 
 /// The project to which a volume's directory is charged.
@@ -226,15 +225,13 @@ impl Record {
     /// `NODATA` when there is none, `BADMSG` when it is damaged or from a later release.
     pub fn read(volume: impl AsFd) -> SysResult<Self> {
         let mut buffer = [0_u8; 256];
-        let length = rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..]).by("fgetxattr")?;
-        buffer.get(..length).and_then(Self::decode).ok_or(SysError::of(Errno::BADMSG))
+        let value = attribute(volume, ATTRIBUTE, &mut buffer)?.ok_or(SysError::of(Errno::NODATA))?;
+        Self::decode(value).ok_or(SysError::of(Errno::BADMSG))
     }
 
     /// Writes the record to a volume's directory.
     pub fn write(&self, volume: impl AsFd) -> SysResult<()> {
-        let value = self.encode()?;
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        rustix::fs::fsetxattr(volume, ATTRIBUTE, &value, XattrFlags::empty()).by("fsetxattr")
+        set_attribute(volume, ATTRIBUTE, &self.encode()?)
     }
 
     /// Writes the record of a volume in a pool, and returns the volume's directory.

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 pub struct Error {
     /// What the kernel said.
     pub errno: Errno,
-    /// The call, and the name that it was given, if any: never one that is another when the call is repeated, or what
-    /// is said of a failure that goes on would never be the same twice. Empty where this program has found the fault itself.
+    /// The call, and the name that it was given, if any. One that is new at each attempt is left out where the message
+    /// becomes an event: those are compared by their text. Empty where this program has found the fault itself.
     call: Cow<'static, str>,
 }
 
@@ -78,6 +78,8 @@ mod tests {
         assert_eq!(error.to_string(), "Bad file descriptor (os error 9) from fsync");
         let error = file::make_directory(&root, "proc", Mode::RWXU).expect_err("there is one");
         assert_eq!(error.to_string(), r#"File exists (os error 17) from mkdirat("proc")"#);
+        let again = ["1", "2"].map(|new| file::rename_new(&root, "no such", &root, new).expect_err("there is none"));
+        assert_eq!(again[0].to_string(), again[1].to_string(), "a new name at each attempt is not in the text");
         assert_eq!(Error::of(Errno::BADMSG).to_string(), "Bad message (os error 74)");
     }
 }

@@ -33,7 +33,7 @@ pub struct Binding {
 pub fn make_node(directory: BorrowedFd<'_>, name: &str, number: u32) -> Result<()> {
     let mode = Mode::RUSR | Mode::WUSR;
     let device = rustix::fs::makedev(MAJOR, number);
-    rustix::fs::mknodat(directory, name, FileType::BlockDevice, mode, device).by_with("mknodat", name)
+    rustix::fs::mknodat(directory, name, FileType::BlockDevice, mode, device).by("mknodat")
 }
 
 /// Opens a node made by [`make_node`]. Opening a node whose device does not exist would create the device.
