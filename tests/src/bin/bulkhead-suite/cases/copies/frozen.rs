@@ -1,6 +1,7 @@
 //! A pool whose filesystem blocks every change while it is copied from: the requests wait, everybody else is served, and once
 //! it answers again there is what was asked for, and once.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +11,7 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{check_filled, fill, listed, ranges, take};
 use crate::cases::attacks::frozen::Frozen;
@@ -118,12 +120,11 @@ fn a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy(rig: &mut Rig) 
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let requests = [create_snapshot("vol-a", "snap-1"), create_from("vol-b", image_spec(2 * SIZE), "snap-0")];
     let waiting: Vec<_> = requests.iter().map(|request| ask_in_vain(rig, request)).collect::<Result<_>>()?;
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(i32::try_from(rig.running_helper()?.pid())?).context("a process id")?,
-        rustix::process::Signal::KILL,
-    )?;
+    let helper = i32::try_from(rig.running_helper()?.pid())?;
+    kill_process(Pid::from_raw(helper).context("a process id")?, Signal::KILL)?;
     drop(frozen);
-    rig.kill_helper()?;
+    let status = rig.end_of_helper(rig.patience(Duration::from_secs(20)))?;
+    ensure!(status.signal() == Some(9), "the helper ended with {status}");
     drop(waiting);
     rig.start_helper()?;
     let helper = rig.helper()?;
