@@ -32,16 +32,18 @@ mod tests {
     use super::*;
     use crate::dispatch::tests::requests;
 
-    /// The table of operations in SECURITY.md: the first column, and the capabilities in the second.
+    /// The table of operations in SECURITY.md: the requests in the first column, and the
+    /// capabilities in the second.
     fn documented() -> BTreeMap<String, Vec<String>> {
         let text = include_str!("../../SECURITY.md");
         let table = text.split("| request | capabilities |").nth(1).expect("the table of operations");
         let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-        rows.map(|row| {
+        rows.flat_map(|row| {
             let mut columns = row.trim_matches('|').split('|').map(str::trim);
-            let (name, listed) = (columns.next().expect("a name"), columns.next().expect("capabilities"));
+            let (names, listed) = (columns.next().expect("names"), columns.next().expect("capabilities"));
             let listed = listed.split(", ").filter(|capability| *capability != "none");
-            (name.replace('`', ""), listed.map(|capability| capability.replace('`', "")).collect())
+            let listed: Vec<_> = listed.map(|capability| capability.replace('`', "")).collect();
+            names.split(", ").map(move |name| (name.replace('`', ""), listed.clone()))
         })
         .collect()
     }
