@@ -93,13 +93,9 @@ pub fn retag(path: &Path, project: impl Display) -> Result<()> {
 /// Makes a block volume, publishes it, deletes it, and returns a container's own node for the device that is gone.
 pub fn spent_node(rig: &Rig, id: &str, spec: VolumeSpec) -> Result<PathBuf> {
     let helper = rig.helper()?;
-    for request in [helper::create(id, spec), helper::attach(id), helper::make_device(id, id)] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([helper::create(id, spec), helper::attach(id), helper::make_device(id, id)])?;
     let node = node_like(&rig.target(id), &rig.work().join(id))?;
-    for request in [helper::remove_device(id, id), helper::detach(id), helper::delete(id)] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([helper::remove_device(id, id), helper::detach(id), helper::delete(id)])?;
     // It is removed in the background.
     std::thread::sleep(Duration::from_millis(500));
     Ok(node)

@@ -90,6 +90,11 @@ impl HelperClient {
         self.request(request)?.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind))
     }
 
+    /// Sends requests, one after the other, that must all be granted.
+    pub fn ask_all(&self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
+        requests.into_iter().try_for_each(|request| self.ask(&request).map(drop))
+    }
+
     /// Sends a request until the helper is no longer too busy to grant it: a machine may take long to remove devices.
     pub fn ask_patiently(&self, request: &Request) -> Result<Reply> {
         let end = Instant::now() + Duration::from_secs(30);

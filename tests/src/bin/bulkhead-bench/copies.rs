@@ -48,9 +48,7 @@ fn one(run: &mut Run, rig: &Rig, size: u64, apart: Option<u64>, condition: &str)
     let helper = rig.helper()?;
     helper.ask(&create(ID, image_spec(size)))?;
     write(&rig.pool().volume(ID).join("image"), size, apart).context("write the source")?;
-    for request in [attach(ID), make_device(ID, ID)] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([attach(ID), make_device(ID, ID)])?;
     let waits = Mutex::new(Vec::<(Instant, Duration)>::new());
     let is_over = AtomicBool::new(false);
     let (device, mut taken, mut longest) = (rig.target(ID), Vec::new(), Vec::new());
@@ -87,10 +85,7 @@ fn one(run: &mut Run, rig: &Rig, size: u64, apart: Option<u64>, condition: &str)
     }
     run.add(SECTION, "restore it", condition, Unit::Microseconds, Summary::of_times(&restored), None);
     run.add(SECTION, "read what it holds", condition, Unit::Microseconds, Summary::of_times(&told), None);
-    for request in [delete_snapshot("snap-copied"), remove_device(ID, ID), detach(ID), delete(ID)] {
-        helper.ask(&request)?;
-    }
-    Ok(())
+    helper.ask_all([delete_snapshot("snap-copied"), remove_device(ID, ID), detach(ID), delete(ID)])
 }
 
 /// Writes an image as a whole, or every block of some that lie apart.

@@ -164,9 +164,7 @@ fn only_what_is_sparse_and_whole_is_allocated(rig: &mut Rig) -> Result<()> {
     rig.start_helper()?;
     let helper = rig.helper()?;
     // What was allocated is never allocated again, even if its pod has given blocks back and the pool is full since.
-    for request in [create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")])?;
     run(Command::new("blkdiscard").args(["--offset", "0", "--length", "16777216"]).arg(rig.target("a")))?;
     let (filler, free) = (rig.pool().directory.join("filler"), rustix::fs::statvfs(&rig.pool().directory)?);
     let file = File::create(&filler)?;

@@ -43,9 +43,7 @@ fn check_lives(rig: &mut Rig) -> Result<()> {
 /// A directory volume `vol-a` and a block volume `vol-b` that is attached.
 fn volumes(rig: &Rig) -> Result<HelperClient> {
     let helper = rig.helper()?;
-    for request in [create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE)), attach("vol-b")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE)), attach("vol-b")])?;
     Ok(helper)
 }
 

@@ -360,8 +360,7 @@ fn two_pools_on_one_filesystem_share_its_room(rig: &mut Rig) -> Result<()> {
         helper.ask(&helper::delete(id))?;
     }
     no_room(helper.request(&in_pool("vol-z", "other", 1 << 40))?)?;
-    helper.ask(&helper::create("vol-c", image_spec(1 << 20)))?;
-    helper.ask(&helper::delete("vol-c"))?;
+    helper.ask_all([helper::create("vol-c", image_spec(1 << 20)), helper::delete("vol-c")])?;
     // The pools are directories on one mount.
     wait::until(rig.patience(Duration::from_secs(10)), || {
         ensure!(quotas::blocks(&whole)?.is_empty());

@@ -47,8 +47,7 @@ fn a_note_is_kept_and_replaced(rig: &mut Rig) -> Result<()> {
     for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))] {
         helper.ask(&create(id, spec))?;
         ensure!(noted(rig, id)? == (None, false), "something is noted on a new volume");
-        helper.ask(&set(id, NOTE))?;
-        helper.ask(&set(id, NOTE))?;
+        helper.ask_all([set(id, NOTE), set(id, NOTE)])?;
         ensure!(noted(rig, id)? == (Some(NOTE.to_owned()), false));
         let long = "x".repeat(MAX_OWNER);
         helper.ask(&set(id, &long))?;
@@ -56,9 +55,7 @@ fn a_note_is_kept_and_replaced(rig: &mut Rig) -> Result<()> {
         // The settings are where they were.
         helper.ask(&create(id, spec))?;
     }
-    for request in [bind("vol-a", "a"), unbind("vol-a", "a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([bind("vol-a", "a"), unbind("vol-a", "a")])?;
     ensure!(noted(rig, "vol-a")?.1, "it was published");
     for id in ["vol-a", "vol-b"] {
         helper.ask(&delete(id))?;
@@ -70,8 +67,7 @@ fn a_note_is_kept_and_replaced(rig: &mut Rig) -> Result<()> {
 
 fn a_note_survives_a_kill(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&set("vol-a", NOTE))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), set("vol-a", NOTE)])?;
     rig.kill_helper()?;
     let outer = File::open(rig.pool().volume("vol-a"))?;
     let mut bytes = [0; 64];

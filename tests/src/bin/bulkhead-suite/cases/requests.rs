@@ -52,19 +52,15 @@ fn a_block_volume_lives_and_dies(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     ensure!(helper.ask(&create("vol-a", image_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
     for _ in 0..2 {
-        helper.ask(&attach("vol-a"))?;
-        helper.ask(&make_device("vol-a", "a"))?;
+        helper.ask_all([attach("vol-a"), make_device("vol-a", "a")])?;
     }
     ensure!(mounts::at(&rig.target("a"))?.len() == 1);
     ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1);
     for _ in 0..2 {
-        helper.ask(&remove_device("vol-a", "a"))?;
-        helper.ask(&detach("vol-a"))?;
+        helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
     }
     // A device that is attached but not published is removed with its volume.
-    helper.ask(&attach("vol-a"))?;
-    helper.ask(&delete("vol-a"))?;
-    Ok(())
+    helper.ask_all([attach("vol-a"), delete("vol-a")])
 }
 
 fn create_compares_all_settings(rig: &mut Rig) -> Result<()> {
@@ -87,8 +83,7 @@ fn create_compares_all_settings(rig: &mut Rig) -> Result<()> {
 
 fn requests_of_the_other_kind_are_refused(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
     let grow = |id| Request::GrowImage { volume: volume(id), size: bytes(2 * SIZE) };
     let inodes = Inodes::try_from(4096)?;
     let set = |id| Request::SetQuota { volume: volume(id), size: bytes(2 * SIZE), inodes };
@@ -153,8 +148,7 @@ fn exclusive_means_one_target(rig: &mut Rig) -> Result<()> {
         flags: MountFlags::default(),
         exclusive: true,
     };
-    helper.ask(&exclusively("a"))?;
-    helper.ask(&exclusively("a"))?;
+    helper.ask_all([exclusively("a"), exclusively("a")])?;
     denied(helper.request(&exclusively("b"))?, ErrorKind::InUse, "vol-a")?;
     ensure!(!rig.target("b").exists());
     // It is not remembered: a publish that does not ask to be exclusive is not exclusive.
@@ -173,9 +167,7 @@ fn a_device_needs_an_attached_loop(rig: &mut Rig) -> Result<()> {
 
 fn a_published_device_is_not_detached(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    helper.ask(&attach("vol-a"))?;
-    helper.ask(&make_device("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")])?;
     denied(helper.request(&detach("vol-a"))?, ErrorKind::InUse, "vol-a")?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
     let read_only = Request::LoopAttach { volume: volume("vol-a"), read_only: true };
@@ -214,8 +206,7 @@ fn usage_of(response: Reply) -> Result<Usage> {
 
 fn usage_of_a_volume_without_a_target(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     let usage = usage_of(helper.ask(&Request::Usage { volume: volume("vol-a"), target: None })?)?;
     ensure!(usage.targets == 1 && usage.spec == directory_spec(SIZE) && usage.pool.as_str() == "default", "{usage:?}");
     let here = Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) };
@@ -248,8 +239,7 @@ fn listening_sockets_are_passed_and_kept(rig: &mut Rig) -> Result<()> {
 
 fn growing_never_shrinks(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
     let inodes = Inodes::try_from(1)?;
     for (wanted, given) in [(SIZE / 2, SIZE), (2 * SIZE, 2 * SIZE), (SIZE, 2 * SIZE)] {
         let set = Request::SetQuota { volume: volume("vol-a"), size: bytes(wanted), inodes };
@@ -287,8 +277,7 @@ fn a_pool_tells_how_many_inodes_are_left(rig: &mut Rig) -> Result<()> {
         ensure!((inodes, free_inodes) == found, "{told:?} instead of {found:?}");
         Ok(free_inodes)
     };
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     let before = counted()?;
     for number in 0..FILES {
         std::fs::File::create(rig.target("a").join(number.to_string()))?;

@@ -290,8 +290,7 @@ fn a_pool_in_use_is_left_alone_unless_told(rig: &mut Rig) -> Result<()> {
     rig.pools[0].options = ",quota=none".to_owned();
     rig.start_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&create("vol-b", image_spec(MIB)))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(MIB))])?;
     let refused = |rig: &Rig, part: &str| -> Result<()> {
         let (good, said) = requota(rig, &[])?;
         ensure!(!good && said.contains(part) && said.contains("--while-in-use"), "{part:?}: {said}");
@@ -305,8 +304,7 @@ fn a_pool_in_use_is_left_alone_unless_told(rig: &mut Rig) -> Result<()> {
     refused(rig, &format!("volume vol-a is mounted at {}", rig.target("a").display()))?;
     rig.start_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&attach("vol-b"))?;
+    helper.ask_all([unbind("vol-a", "a"), attach("vol-b")])?;
     rig.kill_helper()?;
     refused(rig, "volume vol-b is attached to loop")?;
     let (good, said) = requota(rig, &["--while-in-use"])?;

@@ -171,11 +171,6 @@ fn one_that_is_not_there_is_deleted_already(rig: &mut Rig) -> Result<()> {
 
 fn a_name_made_anew_is_unused_again(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&bind("vol-a", "a"))?;
-    helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&delete("vol-a"))?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&discard("vol-a"))?;
-    Ok(())
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a"), unbind("vol-a", "a")])?;
+    helper.ask_all([delete("vol-a"), create("vol-a", directory_spec(SIZE)), discard("vol-a")])
 }

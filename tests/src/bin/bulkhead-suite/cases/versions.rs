@@ -41,11 +41,8 @@ fn the_oldest_client_is_answered_in_its_version(rig: &mut Rig) -> Result<()> {
     ensure!(welcome.csi_socket.as_str() == rig.kubelet.csi_socket().to_string_lossy() && welcome.registers);
     let names: Vec<&str> = welcome.publish_directories.as_slice().iter().map(|own| own.name.as_str()).collect();
     ensure!(names == ["kubelet-pods", "kubelet-csi", "work"], "{names:?}");
-    for request in [create("vol-a", directory_spec(1 << 20)), bind("vol-a", "a"), unbind("vol-a", "a"), delete("vol-a")]
-    {
-        client.ask(&request)?;
-    }
-    Ok(())
+    client.ask_all([create("vol-a", directory_spec(1 << 20)), bind("vol-a", "a")])?;
+    client.ask_all([unbind("vol-a", "a"), delete("vol-a")])
 }
 
 fn a_client_without_a_version_is_told_so(rig: &mut Rig) -> Result<()> {

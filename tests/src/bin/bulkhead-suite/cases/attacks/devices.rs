@@ -58,8 +58,7 @@ fn published(rig: &Rig, read_only: bool) -> Result<PathBuf> {
     let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     File::options().write(true).open(rig.pool().image("vol-a"))?.write_all_at(OF_A, 0)?;
-    helper.ask(&attach("vol-a", read_only))?;
-    helper.ask(&publish("vol-a", "a"))?;
+    helper.ask_all([attach("vol-a", read_only), publish("vol-a", "a")])?;
     node_like(&rig.target("a"), &rig.work().join("own-node"))
 }
 
@@ -105,8 +104,7 @@ fn check_no_volume_comes_into_sight(rig: &Rig, node: &Path) -> Result<()> {
         }
     };
     for id in ids {
-        helper.ask(&detach(&id))?;
-        helper.ask(&delete(&id))?;
+        helper.ask_all([detach(&id), delete(&id)])?;
     }
     used_up.or_else(|complaint| bail!(complaint))
 }
@@ -201,9 +199,7 @@ fn detach_by_hand(device: &loops::Loop) -> Result<()> {
 /// Creates vol-a, publishes it at `path`, kills the helper and detaches the device by hand. Returns a container's node.
 fn detached(rig: &mut Rig, path: &str) -> Result<(PathBuf, loops::Loop)> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    helper.ask(&attach("vol-a", false))?;
-    helper.ask(&publish("vol-a", path))?;
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a", false), publish("vol-a", path)])?;
     let node = node_like(&rig.target(path), &rig.work().join("own-node"))?;
     let device = only_device(rig)?;
     rig.kill_helper()?;
@@ -269,8 +265,7 @@ fn a_reader_puts_a_file_of_its_own_behind_the_device(rig: &mut Rig) -> Result<()
         rig.restart_helper()?;
         let helper = rig.helper()?;
         denied(helper.request(&attach("vol-a", false))?, ErrorKind::InUse, "read-only")?;
-        helper.ask(&attach("vol-a", true))?;
-        helper.ask(&publish("vol-a", "a"))?;
+        helper.ask_all([attach("vol-a", true), publish("vol-a", "a")])?;
     }
     let device = only_device(rig)?.path;
     take_down(rig, &["a"])?;
@@ -348,8 +343,7 @@ fn an_administrator_detaches_a_device_while_the_helper_is_down(rig: &mut Rig) ->
         denied(helper.request(&at(Some(target("work", "a"))))?, ErrorKind::NotFound, "not published")?;
         ensure!(helper.ask(&Request::LoopResize { volume: volume("vol-a") })? == Reply::Size(image_spec(SIZE).size));
         denied(helper.request(&publish("vol-a", "a"))?, ErrorKind::Invalid, "attach it first")?;
-        helper.ask(&unpublish("vol-a", "a"))?;
-        helper.ask(&delete("vol-a"))?;
+        helper.ask_all([unpublish("vol-a", "a"), delete("vol-a")])?;
         fs::remove_file(node)?;
     }
     Ok(())
@@ -373,8 +367,7 @@ fn devices_of_past_volumes_do_not_pile_up(rig: &mut Rig) -> Result<()> {
     let others = numbers()?;
     let ids: Vec<String> = (0..40).map(|number| format!("vol-{number}")).collect();
     for id in &ids {
-        helper.ask(&create(id, image_spec(SIZE)))?;
-        helper.ask(&attach(id, false))?;
+        helper.ask_all([create(id, image_spec(SIZE)), attach(id, false)])?;
     }
     let devices = loops::backed_by(&rig.pool().device()?)?;
     // A device manager opens each device for a moment, and an open device cannot be removed.

@@ -32,11 +32,9 @@ fn an_encrypted_tree_whose_key_is_gone_goes(rig: &mut Rig) -> Result<()> {
     rig.pools.push(Pool::plain(&directory, "default")?);
     rig.start()?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     encrypt_and_forget(&rig.target("a"))?;
-    helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&delete("vol-a"))?;
+    helper.ask_all([unbind("vol-a", "a"), delete("vol-a")])?;
     wait::until(rig.patience(Duration::from_secs(20)), || {
         let left = rig.pool().entries()?;
         ensure!(left.is_empty(), "{left:?}");

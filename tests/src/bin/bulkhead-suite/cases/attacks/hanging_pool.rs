@@ -56,11 +56,9 @@ fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()
     let begun = Instant::now();
     let helper = rig.helper()?;
     for _ in 0..20 {
-        helper.ask(&create_in_other("vol-a")?)?;
-        helper.ask(&bind("vol-a", "a"))?;
+        helper.ask_all([create_in_other("vol-a")?, bind("vol-a", "a")])?;
         helper.ask(&Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) })?;
-        helper.ask(&unbind("vol-a", "a"))?;
-        helper.ask(&delete("vol-a"))?;
+        helper.ask_all([unbind("vol-a", "a"), delete("vol-a")])?;
         helper.pool_status("other")?;
     }
     ensure!(begun.elapsed() < rig.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
@@ -142,14 +140,12 @@ fn creations_that_hang_leave_connections_for_other_pools(rig: &mut Rig) -> Resul
 
 fn a_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
     two_pools(rig)?;
-    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-    rig.helper()?.ask(&bind("vol-a", "a"))?;
+    rig.helper()?.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     rig.kill_helper()?;
     rig.start_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&create_in_other("vol-b")?)?;
-    helper.ask(&delete("vol-b"))?;
+    helper.ask_all([create_in_other("vol-b")?, delete("vol-b")])?;
     for request in [unbind("vol-a", "a"), delete("vol-a"), create("vol-a", directory_spec(SIZE))] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, "is not served")?;
     }

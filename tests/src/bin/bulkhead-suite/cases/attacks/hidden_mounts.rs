@@ -76,9 +76,7 @@ fn check_kept(rig: &Rig, part: &str) -> Result<()> {
 
 fn delete_both(rig: &Rig) -> Result<()> {
     let client = rig.helper()?;
-    client.ask(&delete("vol-d"))?;
-    client.ask(&delete("vol-b"))?;
-    Ok(())
+    client.ask_all([delete("vol-d"), delete("vol-b")])
 }
 
 fn take_away(path: &Path) -> Result<()> {

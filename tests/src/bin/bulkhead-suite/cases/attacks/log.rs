@@ -87,10 +87,8 @@ fn a_helper_whose_log_is_not_read_serves_everybody(rig: &mut Rig) -> Result<()> 
             let answer = insist(client, &bind("vol-a", "a"), rig.patience(UNREAD))?;
             denied(answer, ErrorKind::NotFound, "vol-a")?;
         }
-        client.ask(&create("vol-a", directory_spec(SIZE)))?;
-        client.ask(&bind("vol-a", "a"))?;
-        client.ask(&unbind("vol-a", "a"))?;
-        client.ask(&delete("vol-a"))?;
+        client.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
+        client.ask_all([unbind("vol-a", "a"), delete("vol-a")])?;
     }
     rig.start_frontend()?;
     rig.csi()?.create_volume(csi::create("vol-b", csi::MIB, csi::mount()))?;

@@ -55,8 +55,7 @@ fn volumes_without_end_are_refused(rig: &mut Rig) -> Result<()> {
     );
     // Volumes beyond the limit of a later start are still served.
     let helper = start(rig, "--max-volumes", 2)?;
-    helper.ask(&bind("vol-a", "a"))?;
-    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask_all([bind("vol-a", "a"), unbind("vol-a", "a")])?;
     for id in ["vol-a", "vol-b"] {
         denied(helper.request(&create("vol-d", spec))?, ErrorKind::NoSpace, "--max-volumes 2")?;
         helper.ask(&delete(id))?;
@@ -69,8 +68,7 @@ fn volumes_without_end_are_refused(rig: &mut Rig) -> Result<()> {
 fn targets_without_end_are_refused(rig: &mut Rig) -> Result<()> {
     let helper = start(rig, "--max-targets", 2)?;
     for id in ["vol-a", "vol-b"] {
-        helper.ask(&create(id, directory_spec(1 << 20)))?;
-        helper.ask(&bind(id, id))?;
+        helper.ask_all([create(id, directory_spec(1 << 20)), bind(id, id)])?;
     }
     denied(helper.request(&bind("vol-a", "c"))?, ErrorKind::NoSpace, "--max-targets 2")?;
     ensure!(!rig.target("c").exists());
@@ -80,9 +78,7 @@ fn targets_without_end_are_refused(rig: &mut Rig) -> Result<()> {
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "work:vol-a")?;
     helper.ask(&unbind("vol-a", "vol-a"))?;
     denied(helper.request(&bind("vol-a", "c"))?, ErrorKind::NoSpace, "--max-targets 1")?;
-    helper.ask(&unbind("vol-b", "vol-b"))?;
-    helper.ask(&bind("vol-a", "c"))?;
-    Ok(())
+    helper.ask_all([unbind("vol-b", "vol-b"), bind("vol-a", "c")])
 }
 
 fn a_volume_with_targets_without_end_is_refused_more(rig: &mut Rig) -> Result<()> {

@@ -44,8 +44,7 @@ fn a_second_start_takes_no_name_from_the_helper_that_serves(rig: &mut Rig) -> Re
         ensure!(said.contains("another helper listens on"), "{said}");
         ensure!(said.lines().count() == 1, "it says more than why it does not serve: {said}");
         ensure!(inode(rig)? == before, "the socket is another");
-        rig.helper()?.ask(&bind("vol-a", "a"))?;
-        rig.helper()?.ask(&unbind("vol-a", "a"))?;
+        rig.helper()?.ask_all([bind("vol-a", "a"), unbind("vol-a", "a")])?;
     }
     Ok(())
 }
@@ -54,8 +53,7 @@ fn a_helper_publishes_while_its_successor_waits(rig: &mut Rig) -> Result<()> {
     for (round, pause) in [0, 60, 200, 600, 1200].map(Duration::from_millis).into_iter().enumerate() {
         let first = rig.helper()?;
         let (directory, block) = (format!("vol-d{round}"), format!("vol-b{round}"));
-        first.ask(&create(&directory, directory_spec(SIZE)))?;
-        first.ask(&create(&block, image_spec(SIZE)))?;
+        first.ask_all([create(&directory, directory_spec(SIZE)), create(&block, image_spec(SIZE))])?;
         let mut second = Daemon::start("second", &mut rig.helper_command()?, &rig.logs())?;
         sleep(pause);
         let at_device = || target("work", "b");
@@ -75,8 +73,7 @@ fn a_helper_publishes_while_its_successor_waits(rig: &mut Rig) -> Result<()> {
             ensure!(fs::read(rig.target("d/file"))? == b"content");
             client.ask(&unbind(&directory, "d"))?;
             client.ask(&Request::RemoveDevice { volume: volume(&block), target: at_device() })?;
-            client.ask(&delete(&directory))?;
-            client.ask(&delete(&block))?;
+            client.ask_all([delete(&directory), delete(&block)])?;
         }
         second.kill()?;
         rig.start_helper()?;

@@ -30,9 +30,7 @@ fn blocks(path: &Path) -> Result<Vec<Vec<u8>>> {
 
 fn every_block_that_differs_is_told_and_no_other(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    helper.ask(&attach("vol-a"))?;
-    helper.ask(&make_device("vol-a", "vol-a"))?;
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")])?;
     let (device, mut random) = (rig.target("vol-a"), Random::new(7));
     let count = usize::try_from(SIZE / BLOCK)?;
     let mut rewritten = Vec::new();

@@ -56,9 +56,7 @@ fn each_call(rig: &mut Rig, request: &Request) -> Result<()> {
 
 fn dies_in(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
     let helper = rig.helper()?;
-    for request in [create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")])?;
     fill(&rig.target("vol-a"), 1, 0, SIZE)?;
     take(&helper, "vol-a", "snap-1")?;
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
@@ -88,9 +86,7 @@ fn check_dead(rig: &Rig, request: &Request) -> Result<()> {
     ensure!(status.conditions.as_slice().contains(&Condition::ShutDown) && status.available == 0, "{status:?}");
     ensure!(helper.request(&create_snapshot("vol-b", "snap-b"))?.is_err(), "a snapshot is taken on a dead disk");
     let other = create_in("other", "vol-o", image_spec(SIZE));
-    for request in [other, create_snapshot("vol-o", "snap-o"), delete("vol-o"), delete_snapshot("snap-o")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([other, create_snapshot("vol-o", "snap-o"), delete("vol-o"), delete_snapshot("snap-o")])?;
     // The volume can be taken from its pod.
     helper.ask(&remove_device("vol-a", "vol-a"))?;
     helper.ask(&detach("vol-a")).map(drop)
@@ -130,9 +126,7 @@ fn check_kept(rig: &Rig, request: &Request) -> Result<()> {
     })?;
     let is_snapshot = matches!(request, Request::CreateSnapshot { .. });
     let last = if is_snapshot { delete_snapshot("new") } else { delete("new") };
-    for request in [last, delete_snapshot("snap-1"), delete("vol-a"), delete("vol-b")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([last, delete_snapshot("snap-1"), delete("vol-a"), delete("vol-b")])?;
     wait::until(rig.patience(Duration::from_secs(10)), || {
         let (entries, status) = (rig.pool().entries()?, helper.pool_status("default")?);
         ensure!(entries.is_empty() && status.promised == 0 && status.emptying == 0, "{entries:?} {status:?}");

@@ -34,8 +34,7 @@ fn publish(helper: &HelperClient, id: &str) -> Result<()> {
 
 /// Ends a volume, and checks what it leaves.
 fn end(rig: &Rig, helper: &HelperClient, id: &str) -> Result<()> {
-    helper.ask(&unbind(id, id))?;
-    helper.ask(&unmount_filesystem(id))?;
+    helper.ask_all([unbind(id, id), unmount_filesystem(id)])?;
     check_image(rig, id).with_context(|| format!("the filesystem of {id}"))?;
     helper.ask(&delete(id)).map(drop)
 }
@@ -162,7 +161,5 @@ fn a_copy_counts_as_a_filesystem(rig: &mut Rig) -> Result<()> {
     let mut spec = filesystem_spec(SIZE);
     spec.size = large;
     denied(helper.request(&create_from("vol-b", spec, "snap-1"))?, ErrorKind::Invalid, "too small to grow")?;
-    helper.ask(&create_from("vol-b", filesystem_spec(SIZE), "snap-1"))?;
-    helper.ask(&delete("vol-b"))?;
-    Ok(())
+    helper.ask_all([create_from("vol-b", filesystem_spec(SIZE), "snap-1"), delete("vol-b")])
 }

@@ -28,9 +28,7 @@ const SIZE: u64 = 16 << 20;
 /// A block volume that holds ones, attached and published at the target of its name.
 fn publish_new(rig: &Rig, id: &str) -> Result<HelperClient> {
     let helper = rig.helper()?;
-    helper.ask(&create(id, image_spec(SIZE)))?;
-    helper.ask(&attach(id))?;
-    helper.ask(&make_device(id, id))?;
+    helper.ask_all([create(id, image_spec(SIZE)), attach(id), make_device(id, id)])?;
     fill(&rig.target(id), 1, 0, SIZE)?;
     Ok(helper)
 }
@@ -49,8 +47,7 @@ fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
     ensure!(helper.ask(&create_from("vol-b", image_spec(2 * SIZE), "snap-1"))? == Reply::Size(bytes(2 * SIZE)));
     helper.ask(&create_from("vol-c", image_spec(SIZE), "vol-a"))?;
     for id in ["vol-b", "vol-c"] {
-        helper.ask(&attach(id))?;
-        helper.ask(&make_device(id, id))?;
+        helper.ask_all([attach(id), make_device(id, id)])?;
     }
     check_filled(&rig.target("vol-b"), 1, 0, SIZE)?;
     check_filled(&rig.target("vol-b"), 0, SIZE, SIZE)?;
@@ -75,9 +72,7 @@ fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
 /// What was allocated and never written has no blocks in a snapshot, and has them again in what is restored from it.
 fn a_restored_volume_is_as_thick_as_any_other(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    helper.ask(&attach("vol-a"))?;
-    helper.ask(&make_device("vol-a", "vol-a"))?;
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")])?;
     for at in [1, 5, 9] {
         fill(&rig.target("vol-a"), 7, at << 20, 4096)?;
     }
@@ -105,8 +100,7 @@ fn sources_and_copies_are_deleted_in_any_order(rig: &mut Rig) -> Result<()> {
     let helper = publish_new(rig, "vol-a")?;
     take(&helper, "vol-a", "snap-1")?;
     end(&helper, "vol-a")?;
-    helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
-    helper.ask(&delete_snapshot("snap-1"))?;
+    helper.ask_all([create_from("vol-b", image_spec(SIZE), "snap-1"), delete_snapshot("snap-1")])?;
     check_filled(&rig.pool().image("vol-b"), 1, 0, SIZE)?;
     let origin = origin(&helper, "vol-b")?;
     ensure!(origin.is_some_and(|origin| origin.source == volume("snap-1") && origin.family == volume("vol-a")));
@@ -198,8 +192,7 @@ fn a_volume_in_too_many_pieces_is_not_copied(rig: &mut Rig) -> Result<()> {
     ensure!(extents > 40 && error.message.as_str().contains("extents=20"), "{error:?}");
     ensure!(rig.pool().entries()? == ["snap-1", "vol-a"], "nothing is left");
     // What holds still is in fewer pieces.
-    helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
-    helper.ask(&delete("vol-b"))?;
+    helper.ask_all([create_from("vol-b", image_spec(SIZE), "snap-1"), delete("vol-b")])?;
     end(&helper, "vol-a")?;
     Ok(())
 }

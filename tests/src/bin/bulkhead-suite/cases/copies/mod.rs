@@ -61,10 +61,7 @@ fn publish(helper: &HelperClient, id: &str) -> Result<()> {
 
 /// Unpublishes and deletes it.
 fn end(helper: &HelperClient, id: &str) -> Result<()> {
-    for request in [remove_device(id, id), detach(id), delete(id)] {
-        helper.ask(&request)?;
-    }
-    Ok(())
+    helper.ask_all([remove_device(id, id), detach(id), delete(id)])
 }
 
 /// Asks for a snapshot that is made or found.

@@ -55,9 +55,7 @@ impl Counters {
 fn counters(rig: &mut Rig, snapshots: usize) -> Result<()> {
     let helper = rig.helper()?;
     for is_direct in [false, true] {
-        helper.ask(&create("vol-a", image_spec(SIZE)))?;
-        helper.ask(&attach("vol-a"))?;
-        helper.ask(&make_device("vol-a", "vol-a"))?;
+        helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")])?;
         let counters = Counters { first: 0.into(), last: 0.into(), is_over: false.into() };
         let device = rig.target("vol-a");
         std::thread::scope(|scope| -> Result<()> {
@@ -67,9 +65,7 @@ fn counters(rig: &mut Rig, snapshots: usize) -> Result<()> {
             writer.join().map_err(|_| anyhow!("the writer panicked"))??;
             taken
         })?;
-        for request in [remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a")] {
-            helper.ask(&request)?;
-        }
+        helper.ask_all([remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a")])?;
     }
     Ok(())
 }

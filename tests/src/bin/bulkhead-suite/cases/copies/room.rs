@@ -87,8 +87,7 @@ fn a_snapshot_is_promised_what_it_refers_to(rig: &mut Rig) -> Result<()> {
     let rest = helper.pool_status("default")?.largest_volume;
     helper.ask(&create("vol-z", image_spec(rest - 8 * MIB)))?;
     take(&helper, "vol-z", "snap-z")?;
-    helper.ask(&delete_snapshot("snap-z"))?;
-    helper.ask(&delete("vol-z"))?;
+    helper.ask_all([delete_snapshot("snap-z"), delete("vol-z")])?;
     gone(rig)?;
     rewrite(rig, "vol-a", SIZE / 2, 1)?;
     let before = promised(&helper)?;

@@ -178,10 +178,8 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
     if let VolumeKind::Image { sparse, .. } = &mut spec.kind {
         *sparse = true;
     }
-    helper.ask(&create("vol-a", spec))?;
-    helper.ask(&create("vol-b", image_spec(16 * MIB)))?;
-    helper.ask(&attach("vol-b"))?;
-    helper.ask(&make_device("vol-b", "vol-b"))?;
+    helper.ask_all([create("vol-a", spec), create("vol-b", image_spec(16 * MIB))])?;
+    helper.ask_all([attach("vol-b"), make_device("vol-b", "vol-b")])?;
     let file = File::options().write(true).open(rig.pool().image("vol-a"))?;
     for piece in 0..PIECES {
         file.write_all_at(&[1; 4096], piece * 8192)?;

@@ -36,10 +36,8 @@ pub fn sharing(helper: &HelperClient, id: &str) -> Result<(u64, u64, usize)> {
 
 fn an_image_says_what_it_shares(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    helper.ask(&create("vol-d", directory_spec(SIZE)))?;
-    helper.ask(&attach("vol-a"))?;
-    helper.ask(&make_device("vol-a", "vol-a"))?;
+    helper.ask_all([create("vol-a", image_spec(SIZE)), create("vol-d", directory_spec(SIZE))])?;
+    helper.ask_all([attach("vol-a"), make_device("vol-a", "vol-a")])?;
     fill(&rig.target("vol-a"), 1, 0, SIZE / 2)?;
     let check = |id: &str, shared: u64| -> Result<()> {
         let (told, found, _) = sharing(&helper, id)?;
@@ -61,9 +59,7 @@ fn an_image_says_what_it_shares(rig: &mut Rig) -> Result<()> {
     let reply = helper.ask(&rest)?;
     ensure!(matches!(reply, Reply::Sharing { shared, next: None, .. } if shared == MIB - 4096), "{reply:?}");
     denied(helper.request(&Request::Sharing { volume: volume("vol-d"), from: 0 })?, ErrorKind::Unsupported, "vol-d")?;
-    for request in [remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a"), delete("vol-d")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a"), delete("vol-d")])?;
     // It has its blocks for itself once the volume's are gone.
     until(Duration::from_secs(20), || check("snap-1", 0))?;
     Ok(())

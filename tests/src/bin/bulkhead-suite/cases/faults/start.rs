@@ -54,14 +54,10 @@ fn each(rig: &mut Rig, points: Vec<(Call, Fault)>) -> Result<()> {
     rig.start_helper()?;
     let [_, _, _, unbind, delete] = directory_life();
     let [_, _, _, _, _, remove, detach, delete_device] = device_life();
-    for request in [unbind, delete, remove, detach, delete_device] {
-        rig.helper()?.ask(&request)?;
-    }
+    rig.helper()?.ask_all([unbind, delete, remove, detach, delete_device])?;
     if has_filesystems(rig) {
         let [.., unbind, unmount, delete] = filesystem_life();
-        for request in [unbind, unmount, delete] {
-            rig.helper()?.ask(&request)?;
-        }
+        rig.helper()?.ask_all([unbind, unmount, delete])?;
     }
     tally.judge()
 }
@@ -96,14 +92,10 @@ fn publish(rig: &mut Rig) -> Result<()> {
     rig.start_helper()?;
     let [create, bind, ..] = directory_life();
     let [create_device, attach, make, ..] = device_life();
-    for request in [create, bind, create_device, attach, make] {
-        rig.helper()?.ask(&request)?;
-    }
+    rig.helper()?.ask_all([create, bind, create_device, attach, make])?;
     if has_filesystems(rig) {
         let [create, mount, bind, ..] = filesystem_life();
-        for request in [create, mount, bind] {
-            rig.helper()?.ask(&request)?;
-        }
+        rig.helper()?.ask_all([create, mount, bind])?;
     }
     fs::write(rig.pool().volume(DIRECTORY).join("data/file"), "precious")?;
     rig.kill_helper()

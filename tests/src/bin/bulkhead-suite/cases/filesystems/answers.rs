@@ -212,9 +212,7 @@ fn renew(rig: &mut Rig) -> Result<()> {
 /// Checks that the volume can be used.
 fn check_all_is_well(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
-    for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), unbind("vol-a", "a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a"), unbind("vol-a", "a")])?;
     helper.ask_patiently(&unmount_filesystem("vol-a"))?;
     check_detached(rig)?;
     check_image(rig, "vol-a")

@@ -48,9 +48,7 @@ const DAMAGES: [Damage; 4] = [
 fn a_rotten_image_is_not_mounted_and_harms_no_other(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
-    helper.ask(&mount_filesystem("vol-b"))?;
-    helper.ask(&bind("vol-b", "b"))?;
+    helper.ask_all([create("vol-b", filesystem_spec(SIZE)), mount_filesystem("vol-b"), bind("vol-b", "b")])?;
     for (what, damage) in DAMAGES {
         let damaged = || -> Result<()> {
             helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
@@ -80,12 +78,10 @@ fn a_rotten_image_is_not_mounted_and_harms_no_other(rig: &mut Rig) -> Result<()>
     let refused = helper.request(&mount_filesystem("vol-a"))?;
     ensure!(matches!(&refused, Err(error) if matches!(error.kind, ErrorKind::Io(_))), "{refused:?}");
     run(Command::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096"]).arg(rig.pool().image("vol-a")))?;
-    helper.ask(&mount_filesystem("vol-a"))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     ensure!(fs::read_dir(rig.target("a"))?.count() == 0);
     for id in ["a", "b"] {
-        helper.ask(&unbind(&format!("vol-{id}"), id))?;
-        helper.ask(&unmount_filesystem(&format!("vol-{id}")))?;
+        helper.ask_all([unbind(&format!("vol-{id}"), id), unmount_filesystem(&format!("vol-{id}"))])?;
         check_image(rig, &format!("vol-{id}"))?;
         helper.ask(&delete(&format!("vol-{id}")))?;
     }
@@ -96,9 +92,7 @@ fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(rig: &mut Rig
     start(rig, 3)?;
     let mut helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
-        helper.ask(&create(id, filesystem_spec(SIZE)))?;
-        helper.ask(&mount_filesystem(id))?;
-        helper.ask(&bind(id, id))?;
+        helper.ask_all([create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)])?;
     }
     for restarts in [false, true] {
         let file = File::create(rig.target("vol-a/file"))?;
@@ -130,8 +124,7 @@ fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(rig: &mut Rig
             helper.ask(&unmount_filesystem("vol-a")).context("unmount")?;
         }
         ensure!(mounts::below(&rig.publish_directory())?.len() == 1);
-        helper.ask(&mount_filesystem("vol-a"))?;
-        helper.ask(&bind("vol-a", "vol-a"))?;
+        helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
         ensure!(rig.target("vol-a/file").exists());
     }
     end(rig, &helper, &["vol-a", "vol-b"])
@@ -187,9 +180,7 @@ const DAMAGES_IN_USE: [Damage; 3] = [
 fn what_rots_while_it_is_mounted_harms_no_other(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
-    helper.ask(&mount_filesystem("vol-b"))?;
-    helper.ask(&bind("vol-b", "vol-b"))?;
+    helper.ask_all([create("vol-b", filesystem_spec(SIZE)), mount_filesystem("vol-b"), bind("vol-b", "vol-b")])?;
     for (what, damage) in DAMAGES_IN_USE {
         let damaged = || -> Result<()> {
             helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
@@ -197,8 +188,7 @@ fn what_rots_while_it_is_mounted_harms_no_other(rig: &mut Rig) -> Result<()> {
             publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
             fill(&rig.target("vol-a"))?;
             // Mounted anew: what was in memory is read again.
-            helper.ask(&unbind("vol-a", "vol-a"))?;
-            helper.ask(&unmount_filesystem("vol-a"))?;
+            helper.ask_all([unbind("vol-a", "vol-a"), unmount_filesystem("vol-a")])?;
             publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
             damage(&File::options().read(true).write(true).open(rig.pool().image("vol-a"))?)?;
             let left = whole(&rig.target("vol-a"));
@@ -237,9 +227,7 @@ fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(rig: &mut Rig) -> Result<()
         *sparse = false;
     }
     for (id, spec) in [("vol-a", filesystem_spec(SIZE)), ("vol-b", preallocated)] {
-        helper.ask(&create(id, spec))?;
-        helper.ask(&mount_filesystem(id))?;
-        helper.ask(&bind(id, id))?;
+        helper.ask_all([create(id, spec), mount_filesystem(id), bind(id, id)])?;
         fs::write(rig.target(id).join("kept"), "content")?;
         run(Command::new("sync").arg("-f").arg(rig.target(id)))?;
     }
@@ -266,9 +254,7 @@ fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(rig: &mut Rig) -> Result<()
     run(Command::new("sync").arg("-f").arg(&rig.pool().directory))?;
     helper.ask(&unbind("vol-a", "vol-a"))?;
     helper.ask_patiently(&unmount_filesystem("vol-a"))?;
-    for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
     ensure!(fs::read(rig.target("vol-a/kept"))? == b"content", "what was synced is gone");
     write("vol-a", "later").context("with room again")?;
     ensure!(helper.usage("vol-a", None)?.condition.is_none());

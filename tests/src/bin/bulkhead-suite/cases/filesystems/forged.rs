@@ -30,13 +30,10 @@ const MARK: &str = "trusted.bulkhead.filesystem";
 
 /// Makes vol-f with a filesystem, and vol-b, a block volume with a perfect copy of it, as a tenant could write it.
 fn make(helper: &HelperClient, rig: &Rig) -> Result<()> {
-    helper.ask(&create("vol-f", filesystem_spec(SIZE)))?;
-    helper.ask(&create("vol-b", image_spec(SIZE)))?;
-    helper.ask(&mount_filesystem("vol-f"))?;
-    helper.ask(&bind("vol-f", "f"))?;
+    helper.ask_all([create("vol-f", filesystem_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
+    helper.ask_all([mount_filesystem("vol-f"), bind("vol-f", "f")])?;
     fs::write(rig.target("f/file"), "content")?;
-    helper.ask(&unbind("vol-f", "f"))?;
-    helper.ask(&unmount_filesystem("vol-f"))?;
+    helper.ask_all([unbind("vol-f", "f"), unmount_filesystem("vol-f")])?;
     fs::copy(rig.pool().image("vol-f"), rig.pool().image("vol-b"))?;
     Ok(())
 }
@@ -173,11 +170,9 @@ fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(rig: &mut Rig) -> 
     drop(restored);
     rig.start_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&mount_filesystem("vol-f"))?;
-    helper.ask(&bind("vol-f", "f"))?;
+    helper.ask_all([mount_filesystem("vol-f"), bind("vol-f", "f")])?;
     ensure!(fs::read(rig.target("f/file"))? == b"content");
-    helper.ask(&unbind("vol-f", "f"))?;
-    helper.ask(&unmount_filesystem("vol-f"))?;
+    helper.ask_all([unbind("vol-f", "f"), unmount_filesystem("vol-f")])?;
     check_image(rig, "vol-f")
 }
 
@@ -203,8 +198,7 @@ fn what_is_exchanged_while_it_is_served_changes_no_kind(rig: &mut Rig) -> Result
     denied(helper.request(&mount_filesystem("vol-b"))?, ErrorKind::WrongKind, "vol-b")?;
     undo()?;
     // While it is mounted or attached, its own device is what it is on.
-    helper.ask(&mount_filesystem("vol-f"))?;
-    helper.ask(&attach("vol-b"))?;
+    helper.ask_all([mount_filesystem("vol-f"), attach("vol-b")])?;
     images.iter().try_for_each(|[one, other]| exchange(one, other))?;
     helper.ask(&bind("vol-f", "f"))?;
     ensure!(fs::read(rig.target("f/file"))? == b"content");

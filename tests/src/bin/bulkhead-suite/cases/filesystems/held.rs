@@ -52,9 +52,7 @@ impl Drop for Holder {
 fn what_a_process_still_has_mounted_is_not_let_go(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     fs::write(rig.target("a/file"), "content")?;
     let holder = Holder::start(rig, "a")?;
     helper.ask(&unbind("vol-a", "a"))?;
@@ -66,9 +64,7 @@ fn what_a_process_still_has_mounted_is_not_let_go(rig: &mut Rig) -> Result<()> {
     rig.restart_helper()?;
     let helper = rig.helper()?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "vol-a").context("after a restart")?;
-    for request in [mount_filesystem("vol-a"), bind("vol-a", "a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     ensure!(fs::read(rig.target("a/file"))? == b"content");
     helper.ask(&unbind("vol-a", "a"))?;
     drop(holder);
@@ -91,9 +87,7 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> 
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, filesystem_spec(SIZE)))?;
     }
-    for request in [mount_filesystem("vol-a"), bind("vol-a", "a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     helper.send(&encode(&mount_filesystem("vol-b"))?)?;
     ensure!(!helper.is_answered(rig.patience(Duration::from_secs(3)))?, "it does not wait");
@@ -102,9 +96,12 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> 
     ensure!(helper.is_answered(rig.patience(Duration::from_secs(20)))?, "it still waits");
     drop(helper);
     let helper = rig.helper()?;
-    for request in [mount_filesystem("vol-b"), bind("vol-b", "b"), unbind("vol-b", "b"), unmount_filesystem("vol-b")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([
+        mount_filesystem("vol-b"),
+        bind("vol-b", "b"),
+        unbind("vol-b", "b"),
+        unmount_filesystem("vol-b"),
+    ])?;
     drop(helper);
 
     // A start beside it serves the others, and the next one, once it answers, what was published.
@@ -118,18 +115,14 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> 
     let helper = rig.helper()?;
     let size = 2 * SIZE;
     ensure!(helper.ask(&grow_filesystem("vol-a", size))? == Reply::Size(bytes(size)));
-    for request in [unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a"), delete("vol-b")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a"), delete("vol-b")])?;
     check_detached(rig)
 }
 
 fn a_pool_that_has_shut_down_lets_its_filesystems_go(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     fs::write(rig.target("a/file"), "content")?;
     run(Command::new("sync").arg("-f").arg(rig.target("a/file")))?;
     let directory = rig.pool().directory.clone();
@@ -152,9 +145,7 @@ fn a_pool_that_has_shut_down_lets_its_filesystems_go(rig: &mut Rig) -> Result<()
     check_detached(rig)?;
     rig.start_helper()?;
     let helper = rig.helper()?;
-    for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
     ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
     end(rig, &helper, &["vol-a"])
 }

@@ -24,8 +24,7 @@ fn no_kind_of_volume_is_taken_for_another(rig: &mut Rig) -> Result<()> {
     std::fs::copy(rig.pool().image("vol-a"), rig.pool().image("vol-b"))?;
     for attached in [false, true] {
         if attached {
-            helper.ask(&attach("vol-b"))?;
-            helper.ask(&mount_filesystem("vol-a"))?;
+            helper.ask_all([attach("vol-b"), mount_filesystem("vol-a")])?;
         }
         for id in ["vol-b", "vol-c"] {
             for request in [mount_filesystem(id), unmount_filesystem(id), grow_filesystem(id, 2 * SIZE)] {
@@ -58,8 +57,7 @@ fn no_kind_of_volume_is_taken_for_another(rig: &mut Rig) -> Result<()> {
     {
         denied(helper.request(&create(id, spec))?, ErrorKind::AlreadyExists, id)?;
     }
-    helper.ask(&detach("vol-b"))?;
-    helper.ask(&unmount_filesystem("vol-a"))?;
+    helper.ask_all([detach("vol-b"), unmount_filesystem("vol-a")])?;
     check_detached(rig)?;
     check_image(rig, "vol-a")
 }

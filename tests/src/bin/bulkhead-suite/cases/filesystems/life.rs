@@ -44,9 +44,7 @@ fn a_filesystem_lives_and_grows_and_is_found_again(rig: &mut Rig) -> Result<()> 
     for _ in 0..2 {
         helper.ask(&mount_filesystem("vol-a"))?;
     }
-    for request in [bind("vol-a", "a"), bind_read_only("vol-a", "b"), bind("vol-a", "a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([bind("vol-a", "a"), bind_read_only("vol-a", "b"), bind("vol-a", "a")])?;
     let [mount] = &mounts::at(&rig.target("a"))?[..] else { anyhow::bail!("not one mount") };
     ensure!(mount.filesystem == "xfs" && mount.root.to_str() == Some("/data"), "{mount:?}");
     ensure!(mount.has("nosuid") && mount.has("nodev") && !mount.has("ro"), "{mount:?}");
@@ -91,13 +89,11 @@ fn a_filesystem_lives_and_grows_and_is_found_again(rig: &mut Rig) -> Result<()> 
 
     // Not mounted, it grows when it is mounted next.
     ensure!(helper.ask(&grow_filesystem("vol-a", 3 * SIZE))? == Reply::Size(bytes(3 * SIZE)));
-    helper.ask(&mount_filesystem("vol-a"))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     ensure!(fs::read(rig.target("a/file"))? == b"content");
     let space = rustix::fs::statvfs(rig.target("a"))?;
     ensure!(space.f_blocks * space.f_frsize > SIZE * 5 / 2, "{} blocks", space.f_blocks);
-    helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&unmount_filesystem("vol-a"))?;
+    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a")])?;
     check_image(rig, "vol-a").context("after the second life")?;
     helper.ask(&mount_filesystem("vol-a"))?;
     // What is mounted and not published is deleted with its device.
@@ -116,13 +112,11 @@ fn a_preallocated_image_stays_preallocated(rig: &mut Rig) -> Result<()> {
     helper.ask(&create("vol-a", spec))?;
     let allocated = |rig: &Rig| Ok::<_, anyhow::Error>(fs::metadata(rig.pool().image("vol-a"))?.blocks() * 512);
     ensure!(allocated(rig)? >= SIZE);
-    helper.ask(&mount_filesystem("vol-a"))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     fs::write(rig.target("a/file"), vec![7; 1 << 20])?;
     helper.ask(&grow_filesystem("vol-a", 2 * SIZE))?;
     ensure!(allocated(rig)? >= 2 * SIZE);
-    helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&unmount_filesystem("vol-a"))?;
+    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a")])?;
     ensure!(allocated(rig)? >= 2 * SIZE);
     check_image(rig, "vol-a")
 }
@@ -145,8 +139,7 @@ fn a_pool_has_no_more_filesystems_than_it_is_configured_for(rig: &mut Rig) -> Re
     }
     number(2)?;
     denied(helper.request(&create("vol-c", filesystem_spec(SIZE)))?, ErrorKind::NoSpace, "filesystems=2")?;
-    helper.ask(&create("vol-d", directory_spec(1 << 20)))?;
-    helper.ask(&delete("vol-a"))?;
+    helper.ask_all([create("vol-d", directory_spec(1 << 20)), delete("vol-a")])?;
     number(1)?;
     helper.ask(&create("vol-c", filesystem_spec(SIZE)))?;
     Ok(())
@@ -155,9 +148,7 @@ fn a_pool_has_no_more_filesystems_than_it_is_configured_for(rig: &mut Rig) -> Re
 fn a_pool_that_is_not_configured_for_them_has_none(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    helper.ask(&mount_filesystem("vol-a"))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     // A helper that is configured for none still lets go of what is there.
     let options = rig.pools[0].options.clone();
     rig.pools[0].options = options.replace(",filesystems=3", "");
@@ -174,8 +165,7 @@ fn a_pool_that_is_not_configured_for_them_has_none(rig: &mut Rig) -> Result<()> 
     }
     ensure!(fs::metadata(rig.pool().image("vol-a"))?.len() == SIZE, "the image has grown");
     ensure!(helper.usage("vol-a", None)?.used_bytes.is_none());
-    helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&unmount_filesystem("vol-a"))?;
+    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a")])?;
     check_image(rig, "vol-a")
 }
 
@@ -183,9 +173,7 @@ fn a_full_filesystem_is_its_own_business(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
-        helper.ask(&create(id, filesystem_spec(SIZE)))?;
-        helper.ask(&mount_filesystem(id))?;
-        helper.ask(&bind(id, id))?;
+        helper.ask_all([create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)])?;
     }
     let mut file = File::create(rig.target("vol-a/file"))?;
     let part = vec![7; 4 << 20];

@@ -78,8 +78,7 @@ pub fn check_image(rig: &Rig, id: &str) -> Result<()> {
 /// Ends the lives of volumes, each of which is published at the target of its name, and checks what they leave.
 fn end(rig: &Rig, helper: &HelperClient, ids: &[&str]) -> Result<()> {
     for id in ids {
-        helper.ask(&unbind(id, id))?;
-        helper.ask(&unmount_filesystem(id))?;
+        helper.ask_all([unbind(id, id), unmount_filesystem(id)])?;
         check_image(rig, id)?;
         helper.ask(&delete(id))?;
     }

@@ -64,8 +64,7 @@ fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(rig: &mut
     ensure!(open.len() == 1 && open[0].to_string_lossy().starts_with("socket:"), "{open:?}");
     // A tmpfs is all it has, and nothing in it is mounted there that the server keeps.
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    helper.ask(&mount_filesystem("vol-a"))?;
+    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a")])?;
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
     ensure!(mounts.lines().count() == 1 && mounts.contains(" tmpfs bulkhead-mounting "), "{mounts}");
     let names: Vec<_> =
@@ -156,9 +155,7 @@ fn a_helper_without_its_mounter_ends_and_is_started_anew(rig: &mut Rig) -> Resul
     start(rig, 3)?;
     let patience = rig.patience(Duration::from_secs(10));
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    helper.ask(&mount_filesystem("vol-a"))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     fs::write(rig.target("a/file"), "content")?;
     let pid = mounter(rig)?;
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
@@ -173,8 +170,7 @@ fn a_helper_without_its_mounter_ends_and_is_started_anew(rig: &mut Rig) -> Resul
     let waiting = rig.helper()?;
     waiting.send(&bulkhead_protocol::encode(&mount_filesystem("vol-b"))?)?;
     ensure!(!waiting.is_answered(Duration::from_millis(300))?, "the answer of a mounter that is stopped");
-    helper.ask(&bind("vol-a", "b"))?;
-    helper.ask(&unbind("vol-a", "b"))?;
+    helper.ask_all([bind("vol-a", "b"), unbind("vol-a", "b")])?;
     kill(Pid::from_raw(pid), Signal::SIGCONT)?;
     ensure!(waiting.is_answered(patience)?, "no answer");
     Ok(())

@@ -36,9 +36,7 @@ fn granted(rig: &Rig, capabilities: &str, command: &[&str], target: &str) -> Res
 fn what_a_container_may_do_stops_and_changes_no_filesystem(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
     let seen = || Ok::<_, anyhow::Error>((mounts::at(&rig.target("vol-a"))?, helper.usage("vol-a", None)?));
     let before = seen()?;
     for command in [
@@ -67,21 +65,12 @@ fn what_a_container_may_do_stops_and_changes_no_filesystem(rig: &mut Rig) -> Res
     for command in [&["chown", "1000:1000"][..], &["chmod", "0"], &["chattr", "-p", "7"], &["chattr", "+ai"]] {
         ensure!(granted(rig, &more, command, "vol-a")?, "{command:?} is refused");
     }
-    for request in [bind("vol-a", "more"), grow_filesystem("vol-a", 2 * SIZE), unbind("vol-a", "more")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([bind("vol-a", "more"), grow_filesystem("vol-a", 2 * SIZE), unbind("vol-a", "more")])?;
     drop(helper);
     rig.restart_helper()?;
     let helper = rig.helper()?;
-    for request in [
-        unbind("vol-a", "vol-a"),
-        unmount_filesystem("vol-a"),
-        grow_filesystem("vol-a", 3 * SIZE),
-        mount_filesystem("vol-a"),
-        bind("vol-a", "vol-a"),
-    ] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([unbind("vol-a", "vol-a"), unmount_filesystem("vol-a"), grow_filesystem("vol-a", 3 * SIZE)])?;
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
     end(rig, &helper, &["vol-a"])
 }
 
@@ -93,22 +82,16 @@ fn a_frozen_filesystem_holds_up_itself_only(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
-        for request in [create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)] {
-            helper.ask(&request)?;
-        }
+        helper.ask_all([create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)])?;
     }
     fs::write(rig.target("vol-a/file"), "content")?;
     let frozen = Frozen::freeze(&rig.target("vol-a"))?;
     ensure!(helper.usage("vol-a", None)?.condition.is_none());
-    for request in [bind("vol-a", "more"), unbind("vol-a", "more")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([bind("vol-a", "more"), unbind("vol-a", "more")])?;
     let growing = rig.helper()?;
     growing.send(&bulkhead_protocol::encode(&grow_filesystem("vol-a", WITH_A_REST))?)?;
     let is_answered = growing.is_answered(rig.patience(Duration::from_millis(500)))?;
-    for request in [grow_filesystem("vol-b", 2 * SIZE), bind("vol-b", "more"), unbind("vol-b", "more")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([grow_filesystem("vol-b", 2 * SIZE), bind("vol-b", "more"), unbind("vol-b", "more")])?;
     drop(frozen);
     ensure!(is_answered || growing.is_answered(rig.patience(Duration::from_secs(10)))?, "it still waits");
     ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
@@ -116,9 +99,7 @@ fn a_frozen_filesystem_holds_up_itself_only(rig: &mut Rig) -> Result<()> {
     let frozen = Frozen::freeze(&rig.target("vol-a"))?;
     helper.ask(&unbind("vol-a", "vol-a"))?;
     denied(helper.request(&unmount_filesystem("vol-a"))?, ErrorKind::Busy, "vol-a")?;
-    for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
     drop(frozen);
     ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
     fs::write(rig.target("vol-a/file"), "content")?;
@@ -127,9 +108,7 @@ fn a_frozen_filesystem_holds_up_itself_only(rig: &mut Rig) -> Result<()> {
     drop(helper);
     rig.restart_helper()?;
     let helper = rig.helper()?;
-    for request in [mount_filesystem("vol-a"), bind("vol-a", "more"), unbind("vol-a", "more")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "more"), unbind("vol-a", "more")])?;
     drop(frozen);
     end(rig, &helper, &["vol-a", "vol-b"])
 }

@@ -22,9 +22,7 @@ cases! {
 fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    helper.ask(&mount_filesystem("vol-a"))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     fs::write(rig.target("a/file"), "content")?;
     drop(helper);
     for round in 0..3_u64 {
@@ -38,9 +36,7 @@ fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {
         let after = helper.usage("vol-a", None)?;
         ensure!(after.available_bytes > found.available_bytes, "{after:?}");
         // The same again, and one more target.
-        for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), bind("vol-a", "b")] {
-            helper.ask(&request)?;
-        }
+        helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a"), bind("vol-a", "b")])?;
         ensure!(fs::read(rig.target("b/file"))? == b"content");
         helper.ask(&unbind("vol-a", "b"))?;
         let devices = loops::backed_by(&rig.pool().device()?)?;
@@ -48,8 +44,7 @@ fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {
     }
     rig.restart_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&unmount_filesystem("vol-a"))?;
+    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a")])?;
     check_detached(rig)?;
     check_image(rig, "vol-a")
 }
@@ -82,9 +77,7 @@ fn one_that_does_not_answer_holds_up_no_start(rig: &mut Rig) -> Result<()> {
     rig.start_helper()?;
     let helper = rig.helper()?;
     for id in ["vol-a", "vol-b"] {
-        for request in [create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)] {
-            helper.ask(&request)?;
-        }
+        helper.ask_all([create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)])?;
     }
     fs::write(rig.target("vol-a/file"), "content")?;
     drop(helper);
@@ -98,8 +91,7 @@ fn one_that_does_not_answer_holds_up_no_start(rig: &mut Rig) -> Result<()> {
     rig.start_helper()?;
     let helper = rig.helper()?;
     let (other, spec) = (volume("vol-o"), directory_spec(1 << 20));
-    helper.ask(&Request::Create { volume: other, pool: "other".parse()?, spec })?;
-    helper.ask(&delete("vol-o"))?;
+    helper.ask_all([Request::Create { volume: other, pool: "other".parse()?, spec }, delete("vol-o")])?;
     ensure!(begun.elapsed().as_micros() < delay, "the start has waited for it");
     // Its volume, and whatever is to be mounted, has to wait.
     let waiting = ["vol-a", "vol-b"].map(|id| helper.request(&mount_filesystem(id)));

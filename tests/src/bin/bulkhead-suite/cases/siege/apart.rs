@@ -108,9 +108,7 @@ impl Other {
         check_kept(rig)?;
         helper.ask(&bind("vol-c", "c"))?;
         ensure!(mounts::at(&self.inner.join("c"))?.len() == 1, "the host does not see what was published");
-        for request in [unbind("vol-c", "c"), unbind("vol-a", "a"), remove_device()] {
-            helper.ask(&request)?;
-        }
+        helper.ask_all([unbind("vol-c", "c"), unbind("vol-a", "a"), remove_device()])?;
         ensure!(mounts::below(&self.inner)?.is_empty(), "{:?}", mounts::below(&self.inner)?);
         for id in ["vol-a", "vol-b", "vol-c"] {
             helper.ask(&delete(id))?;
@@ -176,8 +174,7 @@ fn a_publish_directory_becomes_private(rig: &mut Rig) -> Result<()> {
     reports(rig, Some(Separation::NotShared))?;
     // A publish directory beside it is not affected.
     let helper = rig.helper()?;
-    helper.ask(&bulkhead_tests::helper::bind("vol-c", "c"))?;
-    helper.ask(&bulkhead_tests::helper::unbind("vol-c", "c"))?;
+    helper.ask_all([bulkhead_tests::helper::bind("vol-c", "c"), bulkhead_tests::helper::unbind("vol-c", "c")])?;
     mount_change(&other.inner, MountPropagationFlags::SHARED)?;
     heals(rig)?;
     reports(rig, None)?;

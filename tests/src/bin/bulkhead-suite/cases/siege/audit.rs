@@ -52,8 +52,7 @@ fn a_target_whose_name_forges_log_lines(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.start_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&create("vol-b", directory_spec(SIZE)))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", directory_spec(SIZE))])?;
     let names = names();
     for name in &names {
         helper.ask(&bind("vol-a", name))?;
@@ -83,8 +82,7 @@ fn an_entry_of_a_pool_whose_name_forges_log_lines(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.start_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     let (names, pool) = (names(), rig.pool().directory.clone());
     for name in &names {
         fs::write(pool.join(name), "")?;

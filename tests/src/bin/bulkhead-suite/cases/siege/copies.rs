@@ -88,8 +88,7 @@ fn a_pool_and_its_copy_are_both_refused(rig: &mut Rig) -> Result<()> {
     check_content(&[&directory, &copied])?;
     // The third one is served.
     let helper = rig.helper()?;
-    helper.ask(&create_in("third", "vol-b", directory_spec(SIZE)))?;
-    helper.ask(&delete("vol-b"))?;
+    helper.ask_all([create_in("third", "vol-b", directory_spec(SIZE)), delete("vol-b")])?;
     // Without the copy all is as it was.
     rig.kill_helper()?;
     mounts::unmount_all(&copied)?;

@@ -51,8 +51,7 @@ fn a_very_long_path_in_the_mount_table_holds_up_no_other_volume(rig: &mut Rig) -
         rig.start_helper()?;
     }
     let helper = rig.helper()?;
-    helper.ask(&unbind("vol-a", "a"))?;
-    helper.ask(&delete("vol-a"))?;
+    helper.ask_all([unbind("vol-a", "a"), delete("vol-a")])?;
     println!("a deletion of another volume took {deletion:?}, a start {start:?}: {started:?}");
     deleted?;
     started?;

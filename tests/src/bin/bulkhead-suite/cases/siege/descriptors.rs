@@ -64,11 +64,9 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Re
     let ids: Vec<String> = (0..60).map(|number| format!("vol-{number}")).collect();
     for (number, id) in ids.iter().enumerate() {
         if number % 2 == 0 {
-            helper.ask(&create(id, directory_spec(SIZE)))?;
-            helper.ask(&bind(id, id))?;
+            helper.ask_all([create(id, directory_spec(SIZE)), bind(id, id)])?;
         } else {
-            helper.ask(&create(id, image_spec(SIZE)))?;
-            helper.ask(&attach(id))?;
+            helper.ask_all([create(id, image_spec(SIZE)), attach(id)])?;
             let target = target("work", id);
             helper.ask(&Request::MakeDevice { volume: volume(id), target, exclusive: false })?;
         }
@@ -83,11 +81,9 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Re
                 let own = format!("own-{number}");
                 scope.spawn(move || -> Result<()> {
                     for _ in 0..5 {
-                        client.ask(&create(&own, directory_spec(SIZE)))?;
-                        client.ask(&bind(&own, &own))?;
+                        client.ask_all([create(&own, directory_spec(SIZE)), bind(&own, &own)])?;
                         client.ask(&Request::Usage { volume: volume(&own), target: Some(target("work", &own)) })?;
-                        client.ask(&unbind(&own, &own))?;
-                        client.ask(&delete(&own))?;
+                        client.ask_all([unbind(&own, &own), delete(&own)])?;
                     }
                     Ok(())
                 })

@@ -81,8 +81,7 @@ fn shuts_down(rig: &mut Rig, filesystem: PoolFilesystem, call: &str) -> Result<(
 
 fn shut_down_during(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
     let (helper, directory) = (rig.helper()?, rig.pool().directory.clone());
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
     let process = i32::try_from(rig.running_helper()?.pid())?;
     let delayed = Tracer::delay(process, call, rig.patience(Duration::from_secs(30)))?;
     helper.send(&encode(request)?)?;

@@ -71,8 +71,7 @@ fn exchanged_images_are_not_attached(rig: &mut Rig) -> Result<()> {
     ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty(), "something is attached");
     exchange(rig)?;
     for id in ["vol-a", "vol-b"] {
-        helper.ask(&Request::LoopAttach { volume: volume(id), read_only: false })?;
-        helper.ask(&make_device(id, id))?;
+        helper.ask_all([Request::LoopAttach { volume: volume(id), read_only: false }, make_device(id, id)])?;
         let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&rig.target(id))?;
         ensure!(found == id.as_bytes(), "{id} shows {found:?}");
     }

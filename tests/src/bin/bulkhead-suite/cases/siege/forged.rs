@@ -33,9 +33,7 @@ fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) 
     let helper = rig.helper()?;
     // Numbers below and above that of the device's own hold.
     let below = spent_node(rig, "vol-below", image_spec(SIZE))?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    helper.ask(&attach("vol-a"))?;
-    helper.ask(&make_device("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")])?;
     let node = node_like(&rig.target("a"), &rig.work().join("own-node"))?;
     let above = spent_node(rig, "vol-above", image_spec(SIZE))?;
     for forged in [&below, &above] {
@@ -43,8 +41,7 @@ fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) 
     }
     rig.restart_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&remove_device("vol-a", "a"))?;
-    helper.ask(&detach("vol-a"))?;
+    helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
     let mut seen = Vec::new();
     let ids: Vec<String> = (0..8).map(|number| format!("victim-{number}")).collect();
     for id in &ids {
@@ -60,8 +57,7 @@ fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) 
         }
     }
     for id in &ids {
-        helper.ask(&detach(id))?;
-        helper.ask(&delete(id))?;
+        helper.ask_all([detach(id), delete(id)])?;
     }
     helper.ask(&delete("vol-a"))?;
     ensure!(seen.is_empty(), "the tenant's own nodes show another volume: {seen:?}");

@@ -38,8 +38,7 @@ fn write(file: &File, done: &AtomicBool, times: usize) -> Result<()> {
 fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     let pool = rig.pool().directory.clone();
-    helper.ask(&create("tenant", directory_spec(64 * MIB)))?;
-    helper.ask(&bind("tenant", "t"))?;
+    helper.ask_all([create("tenant", directory_spec(64 * MIB)), bind("tenant", "t")])?;
     let ids: Vec<String> = (0..12).map(|number| format!("vol-{number}")).collect();
     for (number, id) in ids.iter().enumerate() {
         helper.ask(&create(id, if number % 3 == 0 { image_spec(8 * MIB) } else { directory_spec(MIB) }))?;
@@ -77,8 +76,7 @@ fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(rig: &mut Rig) -
             // A start in a full pool, and what is published there.
             rig.restart_helper()?;
             let helper = rig.helper()?;
-            helper.ask(&unbind("tenant", "t"))?;
-            helper.ask(&delete("tenant"))?;
+            helper.ask_all([unbind("tenant", "t"), delete("tenant")])?;
             wait::until(patience, || {
                 let left = rig.pool().entries()?;
                 ensure!(left == ["Filler"], "{left:?}");
@@ -103,10 +101,8 @@ fn block_volumes_are_attached_and_published_in_a_full_pool(rig: &mut Rig) -> Res
     let outcome = (|| -> Result<()> {
         for round in 0..40 {
             let helper = rig.helper()?;
-            helper.ask(&attach("vol-a")).with_context(|| format!("round {round}"))?;
-            helper.ask(&make_device("vol-a", "a"))?;
-            helper.ask(&remove_device("vol-a", "a"))?;
-            helper.ask(&detach("vol-a"))?;
+            let through = [attach("vol-a"), make_device("vol-a", "a"), remove_device("vol-a", "a"), detach("vol-a")];
+            helper.ask_all(through).with_context(|| format!("round {round}"))?;
             if round % 16 == 15 {
                 rig.restart_helper()?;
             }

@@ -71,15 +71,12 @@ fn a_pods_files_named_like_devices_are_nobodys_devices(rig: &mut Rig) -> Result<
         let helper = rig.helper()?;
         make(&helper, rig, "vol-b")?;
         for id in ["vol-a", "vol-b"] {
-            helper.ask(&attach(id))?;
-            helper.ask(&make_device(id, id))?;
+            helper.ask_all([attach(id), make_device(id, id)])?;
             let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&rig.target(id))?;
             ensure!(found == id.as_bytes(), "{id} shows {found:?}");
-            helper.ask(&remove_device(id, id))?;
-            helper.ask(&detach(id))?;
+            helper.ask_all([remove_device(id, id), detach(id)])?;
         }
-        helper.ask(&delete("vol-b"))?;
-        helper.ask(&attach("vol-a"))?;
+        helper.ask_all([delete("vol-b"), attach("vol-a")])?;
     }
     rig.helper()?.ask(&delete("vol-a"))?;
     for point in &bound {
@@ -137,8 +134,7 @@ fn a_node_shows_its_own_volume_or_nothing_whatever_comes_later(rig: &mut Rig) ->
     for device in attached {
         run(Command::new("losetup").arg("--detach").arg(device))?;
     }
-    helper.ask(&remove_device("vol-a", "a"))?;
-    helper.ask(&delete("vol-a"))?;
+    helper.ask_all([remove_device("vol-a", "a"), delete("vol-a")])?;
     check_node(&node, b"")?;
     for id in &ids {
         helper.ask(&delete(id))?;

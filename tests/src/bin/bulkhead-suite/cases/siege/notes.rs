@@ -32,8 +32,7 @@ fn come_round(rig: &Rig, helper: &HelperClient, pool: usize, id: &str, node: &Pa
         helper.ask(&make_device(id, "next"))?;
         let is_seen =
             number_at(&rig.target("next"))? == wanted && first_bytes::<7>(node).is_ok_and(|found| &found == b"secret!");
-        helper.ask(&remove_device(id, "next"))?;
-        helper.ask(&detach(id))?;
+        helper.ask_all([remove_device(id, "next"), detach(id)])?;
         if is_seen {
             return Ok(true);
         }
@@ -46,8 +45,7 @@ fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(rig: &mu
     rig.add_pool("other")?;
     rig.start_helper()?;
     let helper = rig.helper()?;
-    helper.ask(&create_in("default", "vol-a", image_spec(SIZE)))?;
-    helper.ask(&create_in("other", "vol-o", image_spec(SIZE)))?;
+    helper.ask_all([create_in("default", "vol-a", image_spec(SIZE)), create_in("other", "vol-o", image_spec(SIZE))])?;
     for _ in 0..40 {
         helper.ask_patiently(&attach("vol-a"))?;
         helper.ask(&detach("vol-a"))?;
@@ -56,8 +54,7 @@ fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(rig: &mu
     helper.ask(&make_device("vol-a", "a"))?;
     // A container keeps its own node; nobody has it open.
     let node = node_like(&rig.target("a"), &rig.work().join("own-node"))?;
-    helper.ask(&remove_device("vol-a", "a"))?;
-    helper.ask(&detach("vol-a"))?;
+    helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
     rig.kill_helper()?;
     // The first pool's disk is missing at the next start.
     let gone = rig.pools.remove(0);

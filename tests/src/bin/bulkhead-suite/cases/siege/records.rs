@@ -31,11 +31,8 @@ fn publish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> {
 
 fn unpublish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> {
     let detach = Request::LoopDetach { volume: volume(block) };
-    for request in [unbind(directory, directory), remove_device(block, block), detach, delete(directory), delete(block)]
-    {
-        helper.ask(&request)?;
-    }
-    Ok(())
+    helper.ask_all([unbind(directory, directory), remove_device(block, block), detach])?;
+    helper.ask_all([delete(directory), delete(block)])
 }
 
 /// Checks that vol-a and vol-b are in use and not served.
@@ -69,8 +66,7 @@ fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
 fn begin(rig: &mut Rig) -> Result<()> {
     rig.start()?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
     publish(&helper, "vol-a", "vol-b")?;
     Ok(fs::write(rig.target("vol-a/file"), "content")?)
 }

@@ -34,8 +34,7 @@ fn a_second_helper_with_other_pools_takes_no_name_from_the_first(rig: &mut Rig) 
     ensure!(inode(rig)? == before, "the socket is another");
     // The first one answers, on old and new connections.
     for client in [&connected, &HelperClient::welcomed(&rig.helper_socket())?] {
-        client.ask(&bind("vol-a", "a"))?;
-        client.ask(&unbind("vol-a", "a"))?;
+        client.ask_all([bind("vol-a", "a"), unbind("vol-a", "a")])?;
     }
     ensure!(fs::read_dir(&directory)?.all(|entry| entry.is_ok_and(|entry| entry.file_name() != ".bulkhead")));
     bulkhead_tests::observe::mounts::unmount_all(&directory)?;
@@ -51,9 +50,7 @@ fn two_helpers_with_pools_of_their_own_serve_beside_each_other(rig: &mut Rig) ->
     rig.helper()?.ask(&create("vol-a", directory_spec(1 << 20)))?;
     rig.restart_helper()?;
     for (client, id) in [(rig.helper()?, "vol-a"), (other.client()?, "vol-o")] {
-        client.ask(&bind(id, id))?;
-        client.ask(&unbind(id, id))?;
-        client.ask(&delete(id))?;
+        client.ask_all([bind(id, id), unbind(id, id), delete(id)])?;
     }
     other.stop()
 }

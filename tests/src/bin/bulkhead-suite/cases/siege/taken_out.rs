@@ -49,9 +49,7 @@ fn take_out(rig: &mut Rig) -> Result<Pool> {
     for (id, spec) in [("vol-a", directory_spec(SIZE)), (OLD_B, image_spec(SIZE))] {
         helper.ask(&create_in("old", id, spec))?;
     }
-    for request in [bind("vol-a", "a"), attach(OLD_B), make_device(OLD_B, "b")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([bind("vol-a", "a"), attach(OLD_B), make_device(OLD_B, "b")])?;
     fs::write(rig.target("a/file"), "content")?;
     let old = rig.pools.pop().context("a pool")?;
     rig.restart_helper()?;
@@ -87,9 +85,7 @@ fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(rig: &mut Rig) -> 
     for name in ["a", "b"] {
         unmount(rig.target(name), UnmountFlags::NOFOLLOW)?;
     }
-    for request in [unbind("vol-a", "a"), remove_device()] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([unbind("vol-a", "a"), remove_device()])?;
     kept(helper.request(&detach())?).context("detach what is unpublished")?;
     for device in loops::backed_by(&old.device()?)? {
         let on_top = format!("/loop{}", device.number().context("a number")?);

@@ -68,16 +68,13 @@ impl Drop for Tenant {
 
 fn published(rig: &Rig) -> Result<PathBuf> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    helper.ask(&attach("vol-a"))?;
-    helper.ask(&make_device("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")])?;
     node_like(&rig.target("a"), &rig.work().join("own-node"))
 }
 
 fn take_down(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&remove_device("vol-a", "a"))?;
-    helper.ask(&detach("vol-a"))?;
+    helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
     let left = loops::backed_by(&rig.pool().device()?)?;
     ensure!(left.is_empty(), "the device is said to be detached: {left:?}");
     helper.ask(&delete("vol-a")).map(drop)
@@ -88,10 +85,8 @@ fn starts_beside(rig: &mut Rig, tenant: Tenant) -> Result<()> {
     let started = rig.start_helper();
     if let Ok(()) = &started {
         let helper = rig.helper()?;
-        helper.ask(&create("vol-b", directory_spec(SIZE)))?;
-        helper.ask(&bind("vol-b", "b"))?;
-        helper.ask(&unbind("vol-b", "b"))?;
-        helper.ask(&delete("vol-b"))?;
+        helper.ask_all([create("vol-b", directory_spec(SIZE)), bind("vol-b", "b")])?;
+        helper.ask_all([unbind("vol-b", "b"), delete("vol-b")])?;
     }
     drop(tenant);
     if started.is_err() {

@@ -22,10 +22,8 @@ fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_
     rig.helper_flags.push("--seccomp=log".to_owned());
     rig.start()?;
     let helper = rig.helper()?;
-    helper.ask(&create("busy", directory_spec(SIZE)))?;
-    helper.ask(&create("victim", directory_spec(SIZE)))?;
-    helper.ask(&bind("busy", "b"))?;
-    helper.ask(&unbind("busy", "b"))?;
+    helper.ask_all([create("busy", directory_spec(SIZE)), create("victim", directory_spec(SIZE))])?;
+    helper.ask_all([bind("busy", "b"), unbind("busy", "b")])?;
     // What a container that was left behind still has mounted in a namespace of its own.
     let data = File::open(rig.pool().volume("busy").join("data"))?;
     let done = AtomicBool::new(false);

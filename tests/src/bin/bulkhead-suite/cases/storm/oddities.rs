@@ -66,13 +66,9 @@ fn an_image_with_the_record_of_an_unused_directory_is_kept(rig: &mut Rig) -> Res
     let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
-    for request in [attach("vol-b"), make_device("vol-b", "b")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([attach("vol-b"), make_device("vol-b", "b")])?;
     fs::write(rig.target("b"), "content")?;
-    for request in [remove_device("vol-b", "b"), detach("vol-b")] {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([remove_device("vol-b", "b"), detach("vol-b")])?;
     rig.kill_helper()?;
     let ((_, other), (outer, own)) = (rig.pool().record("vol-a")?, rig.pool().record("vol-b")?);
     fsetxattr(&outer, RECORD, &other, XattrFlags::REPLACE)?;

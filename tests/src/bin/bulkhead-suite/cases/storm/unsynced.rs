@@ -19,22 +19,18 @@ fn what_was_written_to_a_device_survives_its_detachment(rig: &mut Rig) -> Result
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     let mut lost = Vec::new();
     for round in 1..=5_u8 {
-        helper.ask(&attach("vol-a"))?;
-        helper.ask(&make_device("vol-a", "a"))?;
+        helper.ask_all([attach("vol-a"), make_device("vol-a", "a")])?;
         let mut device = File::options().write(true).open(rig.target("a")).context("the device")?;
         device.write_all(&vec![round; 8 << 20])?;
         drop(device);
-        helper.ask(&remove_device("vol-a", "a"))?;
-        helper.ask(&detach("vol-a"))?;
+        helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
         let image = fs::read(rig.pool().image("vol-a"))?;
         let kept = image.iter().filter(|byte| **byte == round).count();
-        helper.ask(&attach("vol-a"))?;
-        helper.ask(&make_device("vol-a", "a"))?;
+        helper.ask_all([attach("vol-a"), make_device("vol-a", "a")])?;
         let mut again = vec![0; 8 << 20];
         File::open(rig.target("a"))?.read_exact(&mut again)?;
         let read = again.iter().filter(|byte| **byte == round).count();
-        helper.ask(&remove_device("vol-a", "a"))?;
-        helper.ask(&detach("vol-a"))?;
+        helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
         if kept != 8 << 20 || read != 8 << 20 {
             lost.push(format!("round {round}: of {} bytes, the image has {kept}, and the next device {read}", 8 << 20));
         }
