@@ -73,6 +73,14 @@ impl Daemon {
         crate::wait::until(Duration::from_secs(10), || check(&self.log()?))
     }
 
+    /// Waits until its log contains `part`.
+    pub fn has_logged(&self, part: &str) -> Result<()> {
+        self.check_log(|log| {
+            ensure!(log.contains(part), "the log does not say {part:?}: {log}");
+            Ok(())
+        })
+    }
+
     /// Fails if it has ended.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {

@@ -116,6 +116,13 @@ impl HelperClient {
         }
     }
 
+    /// Checks the status of a pool.
+    pub fn check_status(&self, pool: &str, is_right: impl Fn(&PoolStatus) -> bool) -> Result<()> {
+        let status = self.pool_status(pool)?;
+        ensure!(is_right(&status), "{status:?}");
+        Ok(())
+    }
+
     /// How a volume is used.
     pub fn usage(&self, id: &str, target: Option<TargetPath>) -> Result<Usage> {
         match self.ask(&Request::Usage { volume: volume(id), target })? {

@@ -125,7 +125,7 @@ pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
         rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH)?;
     }
     for device in holds.iter().chain(&looped) {
-        loops::detach(device)?;
+        loops::detach(&device.path)?;
     }
     mounts::unmount_all(work)?;
     fs::remove_dir_all(work).with_context(|| format!("remove {}", work.display()))?;

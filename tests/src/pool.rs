@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
+use crate::observe::loops::{self, Loop};
 use crate::observe::mounts;
 use crate::run_options::{PoolFilesystem, RunOptions, program};
 
@@ -105,6 +106,20 @@ impl Pool {
         Ok(names)
     }
 
+    /// Checks that it holds just these entries.
+    pub fn holds(&self, wanted: &[&str]) -> Result<()> {
+        let found = self.entries()?;
+        ensure!(found == wanted, "pool {} holds {found:?}, not {wanted:?}", self.name);
+        Ok(())
+    }
+
+    /// The only loop device of its volumes.
+    pub fn only_device(&self) -> Result<Loop> {
+        let mut found = loops::backed_by(&self.device()?)?;
+        ensure!(found.len() == 1, "{} loop devices: {found:?}", found.len());
+        found.pop().context("no loop device")
+    }
+
     /// The directory of a volume.
     pub fn volume(&self, id: &str) -> PathBuf {
         self.directory.join(id)
@@ -192,6 +207,14 @@ pub fn run(command: &mut Command) -> Result<()> {
     let text = [output.stdout, output.stderr].concat();
     ensure!(output.status.success(), "{command:?}: {}: {}", output.status, String::from_utf8_lossy(&text));
     Ok(())
+}
+
+/// The output of a command that must succeed.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}: {complaint}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// An image with a fresh filesystem, made once per run.

@@ -18,6 +18,7 @@ use crate::daemon::{Daemon, FRONTEND_UID};
 use crate::helper::HelperClient;
 use crate::kubelet::Kubelet;
 use crate::leaks;
+use crate::observe::processes;
 use crate::pool::Pool;
 use crate::run_options::{RunOptions, program_in};
 use crate::undo::{Pending, Undo};
@@ -121,6 +122,11 @@ impl Rig {
         self.run_options.place.patience(on_host)
     }
 
+    /// Waits until `check` succeeds, for this many seconds at most on the host, and returns what it returns.
+    pub fn eventually<T>(&self, seconds: u64, check: impl FnMut() -> Result<T>) -> Result<T> {
+        wait::until(self.patience(Duration::from_secs(seconds)), check)
+    }
+
     /// The pool called default, or the first one.
     pub fn pool(&self) -> &Pool {
         &self.pools[0]
@@ -140,13 +146,16 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts both processes, on a pool called default if there are no pools yet.
+    /// Starts both processes, as [`Self::start_helper`] does.
     pub fn start(&mut self) -> Result<()> {
-        if self.pools.is_empty() {
-            self.add_pool("default")?;
-        }
         self.start_helper()?;
         self.start_frontend()
+    }
+
+    /// Starts both processes, and returns a connection to the frontend.
+    pub fn started_csi(&mut self) -> Result<CsiClient> {
+        self.start()?;
+        self.csi()
     }
 
     /// Makes one more pool, which may have filesystems in images and is large enough for some.
@@ -191,14 +200,23 @@ impl Rig {
         Ok(command)
     }
 
-    /// Starts the helper and waits until it serves.
+    /// Starts the helper, on a pool called default if there are no pools yet, and waits until it serves.
     pub fn start_helper(&mut self) -> Result<()> {
+        if self.pools.is_empty() {
+            self.add_pool("default")?;
+        }
         let mut command = self.helper_command()?;
         let mut helper = self.launch("helper", &mut command)?;
         let limit = self.patience(Duration::from_secs(20));
         let served = helper.wait_until(limit, || HelperClient::welcomed(&self.helper_socket()).map(drop));
         self.helper = Some(helper);
         served.context("the helper does not serve")
+    }
+
+    /// Starts the helper, and returns a connection to it.
+    pub fn started_helper(&mut self) -> Result<HelperClient> {
+        self.start_helper()?;
+        self.helper()
     }
 
     /// Starts the frontend, as a user without any capability, and waits until it is ready.
@@ -226,7 +244,7 @@ impl Rig {
     /// The registration socket, which appears a moment after CSI is served.
     pub fn registration_socket(&self) -> Result<PathBuf> {
         let socket = self.kubelet.registration_socket();
-        wait::until(self.patience(Duration::from_secs(20)), || {
+        self.eventually(20, || {
             ensure!(socket.exists(), "there is no {}", socket.display());
             Ok(())
         })?;
@@ -251,6 +269,16 @@ impl Rig {
     /// The running helper.
     pub fn running_helper(&mut self) -> Result<&mut Daemon> {
         self.helper.as_mut().context("the helper was not started")
+    }
+
+    /// The process id of the running helper.
+    pub fn helper_pid(&self) -> Result<i32> {
+        Ok(i32::try_from(self.helper.as_ref().context("the helper was not started")?.pid())?)
+    }
+
+    /// The process id of the running helper's first child, an emptier.
+    pub fn emptier_pid(&self) -> Result<i32> {
+        Ok(processes::descendants(self.helper_pid()?)?.first().context("no emptier")?.pid)
     }
 
     /// The running frontend.
@@ -287,10 +315,22 @@ impl Rig {
         self.start_helper()
     }
 
+    /// Kills the helper without warning, starts another, and returns a connection to it.
+    pub fn restarted_helper(&mut self) -> Result<HelperClient> {
+        self.kill_helper()?;
+        self.started_helper()
+    }
+
     /// Kills the frontend without warning and starts another.
     pub fn restart_frontend(&mut self) -> Result<()> {
         self.kill_frontend()?;
         self.start_frontend()
+    }
+
+    /// Kills the helper and starts another, and then the frontend.
+    pub fn restart(&mut self) -> Result<()> {
+        self.restart_helper()?;
+        self.restart_frontend()
     }
 
     /// Waits until the helper has ended of its own accord, in an orderly way, to be started anew.

@@ -1,10 +1,12 @@
 //! Loop devices, as losetup(8) lists them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
+
+use crate::pool::{output, run};
 
 /// A loop device that is bound to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,15 +45,12 @@ impl Loop {
 
 /// All loop devices that are bound to a file.
 pub fn all() -> Result<Vec<Loop>> {
-    let output = Command::new("losetup")
-        .args(["--list", "--json", "--output", "NAME,BACK-FILE,BACK-MAJ:MIN,BACK-INO,RO,AUTOCLEAR,DIO,LOG-SEC"])
-        .output()
-        .context("run losetup")?;
-    ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
-    if output.stdout.is_empty() {
+    let columns = "NAME,BACK-FILE,BACK-MAJ:MIN,BACK-INO,RO,AUTOCLEAR,DIO,LOG-SEC";
+    let listing = output(Command::new("losetup").args(["--list", "--json", "--output", columns]))?;
+    if listing.is_empty() {
         return Ok(Vec::new());
     }
-    let listing: Value = serde_json::from_slice(&output.stdout).context("losetup's listing")?;
+    let listing: Value = serde_json::from_str(&listing).context("losetup's listing")?;
     let devices = listing["loopdevices"].as_array().context("losetup lists no devices")?;
     Ok(devices.iter().map(parse).collect())
 }
@@ -61,11 +60,23 @@ pub fn backed_by(device: &str) -> Result<Vec<Loop>> {
     Ok(all()?.into_iter().filter(|found| found.backing_device == device).collect())
 }
 
+/// Attaches a file to a device that is free, and returns the device's path.
+pub fn attach(file: &Path) -> Result<PathBuf> {
+    Ok(output(Command::new("losetup").args(["--find", "--show"]).arg(file))?.into())
+}
+
 /// Detaches a loop device.
-pub fn detach(device: &Loop) -> Result<()> {
-    let status = Command::new("losetup").arg("--detach").arg(&device.path).status()?;
-    ensure!(status.success(), "losetup cannot detach {}", device.path.display());
-    Ok(())
+pub fn detach(device: &Path) -> Result<()> {
+    run(Command::new("losetup").arg("--detach").arg(device))
+}
+
+/// Detaches a volume's device as an administrator can: first the device on top of it, which keeps it open.
+pub fn detach_by_hand(device: &Loop) -> Result<()> {
+    let on_top = format!("/loop{}", device.number().context("a loop device without a number")?);
+    for hold in all()?.into_iter().filter(|found| found.backing_file.ends_with(&on_top)) {
+        detach(&hold.path)?;
+    }
+    detach(&device.path)
 }
 
 fn parse(device: &Value) -> Loop {

@@ -1,8 +1,10 @@
 //! Processes, from `/proc`.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A process as described by its `stat` file (proc(5)).
 #[derive(Clone, Debug)]
@@ -45,11 +47,32 @@ pub fn descendants(ancestor: i32) -> Result<Vec<Process>> {
     Ok(others)
 }
 
-/// Resident memory of a process in bytes.
-pub fn resident(pid: u32) -> Result<u64> {
+/// Sends a signal to a process.
+pub fn signal(pid: i32, signal: Signal) -> Result<()> {
+    Ok(kill_process(Pid::from_raw(pid).context("a process id")?, signal)?)
+}
+
+/// Returns what its status file (proc(5)) says of a process under this key.
+pub fn status(pid: impl Display, key: &str) -> Result<String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in a process's status")?;
-    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    Ok(value.with_context(|| format!("no {key} in a process's status"))?.trim().to_owned())
+}
+
+/// Checks that a process has its filter of system calls, as the helper's children have soon after they were started.
+pub fn check_filtered(pid: impl Display) -> Result<()> {
+    ensure!(status(pid, "Seccomp")? == "2", "no filter yet");
+    Ok(())
+}
+
+/// The number of descriptors that a process has open.
+pub fn descriptors(pid: impl Display) -> Result<usize> {
+    Ok(std::fs::read_dir(format!("/proc/{pid}/fd")).context("list a process's descriptors")?.count())
+}
+
+/// Resident memory of a process in bytes.
+pub fn resident(pid: impl Display) -> Result<u64> {
+    let kibibytes: u64 = status(pid, "VmRSS")?.trim_end_matches("kB").trim().parse()?;
     Ok(kibibytes * 1024)
 }
 

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
+
+use crate::pool::output;
 
 /// A project with usage or limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +32,8 @@ pub fn inodes(filesystem: &Path) -> Result<Vec<ProjectQuota>> {
 const END: u64 = 1 << 40;
 
 fn report(filesystem: &Path, what: &str) -> Result<Vec<ProjectQuota>> {
-    let output = Command::new("xfs_quota")
-        .args(["-f", "-x", "-c", &format!("report -p -n -N {what}")])
-        .arg(filesystem)
-        .output()
-        .context("run xfs_quota")?;
-    ensure!(output.status.success(), "xfs_quota: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout);
+    let what = format!("report -p -n -N {what}");
+    let text = output(Command::new("xfs_quota").args(["-f", "-x", "-c", &what]).arg(filesystem))?;
     let quotas: Vec<ProjectQuota> = text.lines().filter_map(parse).collect();
     // A project that nothing is charged to, with a limit above all that a filesystem can hold, is where the helper ends
     // the kernel's walk over projects.

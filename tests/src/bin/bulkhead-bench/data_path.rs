@@ -12,6 +12,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use bulkhead_tests::bench::report::{Baseline, Unit};
 use bulkhead_tests::bench::statistics::Summary;
 use bulkhead_tests::csi::requests::MIB;
+use bulkhead_tests::observe::loops;
+use bulkhead_tests::pool::output;
 use bulkhead_tests::random::Random;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
@@ -145,16 +147,14 @@ impl Attached {
         let mut command = Command::new("losetup");
         command.arg(format!("--direct-io={}", if direct { "on" } else { "off" }));
         command.args(["--find", "--show", "--sector-size", &block_size.to_string()]).arg(image);
-        let output = command.output().context("start losetup")?;
-        ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(Self { path: PathBuf::from(String::from_utf8(output.stdout)?.trim()), image: image.to_owned() })
+        Ok(Self { path: output(&mut command)?.into(), image: image.to_owned() })
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
         // Removing the pool also finds what is left behind here.
-        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
+        let _ = loops::detach(&self.path);
         let _ = fs::remove_file(&self.image);
     }
 }

@@ -6,9 +6,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use bulkhead_tests::bench::report::{Baseline, Unit};
 use bulkhead_tests::bench::statistics::Summary;
+use bulkhead_tests::pool::output;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -330,9 +331,8 @@ struct LoopTimes {
 fn loop_devices(image: &Path, rounds: usize) -> Result<[Summary; 2]> {
     let script = include_str!("loop_devices.py");
     let mut command = Command::new("/usr/bin/python3");
-    let output = command.args(["-c", script]).arg(image).arg(rounds.to_string()).output().context("start python3")?;
-    ensure!(output.status.success(), "loop devices: {}", String::from_utf8_lossy(&output.stderr));
-    let times: LoopTimes = serde_json::from_slice(&output.stdout)?;
+    let printed = output(command.args(["-c", script]).arg(image).arg(rounds.to_string()))?;
+    let times: LoopTimes = serde_json::from_str(&printed)?;
     Ok([Summary::of(&times.attach), Summary::of(&times.detach)])
 }
 

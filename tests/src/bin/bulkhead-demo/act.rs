@@ -197,10 +197,7 @@ pub fn remove(node: &mut Node) -> Result<()> {
         ctl(&node.endpoint(), &format!("volume delete {id} --yes"))?;
     }
     let pool = node.pool();
-    wait::until(Duration::from_secs(60), || {
-        ensure!(pool.entries()?.is_empty(), "the pool still holds {:?}", pool.entries()?);
-        Ok(())
-    })?;
+    wait::until(Duration::from_secs(60), || pool.holds(&[]))?;
     ensure!(mounts::below(&node.target(""))?.is_empty(), "a mount is left");
     ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is left");
     ensure!(fs::read_dir(node.target(""))?.next().is_none(), "a target is left");

@@ -80,7 +80,7 @@ pub fn tidy(here: bool) -> Result<()> {
     let mounted = !mounts::at(&pool)?.is_empty();
     let looped = if mounted { loops::backed_by(&Pool::existing(&pool, "default").device()?)? } else { Vec::new() };
     mounts::unmount_all(&state.join("publish"))?;
-    looped.iter().try_for_each(loops::detach)?;
+    looped.iter().try_for_each(|device| loops::detach(&device.path))?;
     mounts::unmount_all(state)?;
     fs::remove_dir_all(state).with_context(|| format!("remove {STATE}"))
 }

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use bulkhead_tests::pool::output;
 use serde_json::{Value, json};
-
-use crate::unit::output;
 
 /// The container's user and group.
 pub const USER: u32 = 1000;

@@ -14,11 +14,11 @@ use bulkhead_tests::fixture::Fixture;
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::kubelet::Kubelet;
 use bulkhead_tests::leaks;
-use bulkhead_tests::pool::{Pool, run};
+use bulkhead_tests::pool::{Pool, output, run};
 use bulkhead_tests::run_options::{Phase, Place, RunOptions, program};
 use bulkhead_tests::wait;
 
-use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output, systemctl};
+use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, systemctl};
 
 /// The frontend's user, as in `bulkhead.sysusers`.
 pub const FRONTEND_USER: u32 = 10001;

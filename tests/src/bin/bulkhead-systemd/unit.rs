@@ -1,10 +1,10 @@
 //! Units, controlled with systemctl(1).
 
-use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_tests::pool::run;
+use bulkhead_tests::observe::processes;
+use bulkhead_tests::pool::{output, run};
 
 /// The helper's service.
 pub const HELPER: Unit = Unit("bulkhead-privhelper.service");
@@ -69,9 +69,7 @@ impl Unit {
 
     /// The line of its main process's status (proc(5)) that begins with `name:`.
     pub fn status(self, name: &str) -> Result<String> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        Ok(line.with_context(|| format!("no {name} in a process's status"))?.trim().to_owned())
+        processes::status(self.pid()?, name)
     }
 
     /// The last lines of its log.
@@ -85,12 +83,4 @@ impl Unit {
 /// Runs systemctl.
 pub fn systemctl(arguments: &[&str]) -> Result<()> {
     run(Command::new("systemctl").args(arguments))
-}
-
-/// The output of a command that must succeed.
-pub fn output(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("run {command:?}"))?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}: {complaint}", output.status);
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

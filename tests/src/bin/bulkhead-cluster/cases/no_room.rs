@@ -1,7 +1,6 @@
 //! A node without enough space gives a claim back, and the scheduler chooses another node.
 
 use std::fs::File;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Reply, Request};
@@ -11,7 +10,6 @@ use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on, pod};
 use bulkhead_tests::cluster::{Cluster, audit};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 use serde_json::json;
 
 cases! {
@@ -86,7 +84,7 @@ fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -
 fn the_helper_has_noticed(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
     let pool = Request::PoolStatus { pool: rig.pool().name.parse()? };
-    wait::until(rig.patience(Duration::from_secs(15)), || match helper.ask(&pool)? {
+    rig.eventually(15, || match helper.ask(&pool)? {
         Reply::Pool(status) if status.available < 300 << 20 => Ok(()),
         other => bail!("{other:?}"),
     })

@@ -13,7 +13,6 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
-use bulkhead_tests::wait;
 use rustix::fs::FallocateFlags;
 
 cases! {
@@ -62,8 +61,7 @@ fn allocations_leave_the_reserve_alone(rig: &mut Rig) -> Result<()> {
     const RESERVE: u64 = 64 * MIB;
     rig.add_pool("default")?;
     rig.pools[0].options.push_str(&format!(",overcommit=3,reserve={RESERVE}"));
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let free = || -> Result<u64> {
         let found = rustix::fs::statvfs(&rig.pool().directory)?;
         Ok(found.f_bavail * found.f_frsize)
@@ -93,10 +91,8 @@ fn allocations_leave_the_reserve_alone(rig: &mut Rig) -> Result<()> {
     other.sync_all()?;
     drop(other);
     // With room again, it goes on.
-    for id in ["vol-a", "vol-b", "vol-c"].iter().filter(|id| *id != refused) {
-        helper.ask(&delete(id))?;
-    }
-    wait::until(rig.patience(Duration::from_secs(20)), || {
+    helper.ask_all(["vol-a", "vol-b", "vol-c"].into_iter().filter(|id| id != refused).map(delete))?;
+    rig.eventually(20, || {
         let answer = allocate_all(&helper, refused)?;
         ensure!(answer.is_ok(), "{answer:?}");
         Ok(())
@@ -109,10 +105,9 @@ fn a_long_allocation_is_done_in_parts(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 16 * MIB;
     // What the kernel lets strace delay is not on the list of what the helper may call.
     rig.helper_flags.push("--seccomp=log".to_owned());
-    rig.add_pool("default")?;
     rig.start_helper()?;
     let slowly = |rig: &mut Rig| -> Result<Tracer> {
-        let process = i32::try_from(rig.running_helper()?.pid())?;
+        let process = rig.helper_pid()?;
         Tracer::delay(process, "fallocate", Duration::from_millis(100))
     };
     rig.helper()?.ask(&create("vol-a", sparse_spec(SIZE)))?;
@@ -160,9 +155,7 @@ fn a_long_allocation_is_done_in_parts(rig: &mut Rig) -> Result<()> {
 
 fn only_what_is_sparse_and_whole_is_allocated(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 32 * MIB;
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     // What was allocated is never allocated again, even if its pod has given blocks back and the pool is full since.
     helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")])?;
     run(Command::new("blkdiscard").args(["--offset", "0", "--length", "16777216"]).arg(rig.target("a")))?;
@@ -193,11 +186,10 @@ fn only_what_is_sparse_and_whole_is_allocated(rig: &mut Rig) -> Result<()> {
 
 fn limits_that_are_being_changed_are_nobody_elses(rig: &mut Rig) -> Result<()> {
     rig.helper_flags.push("--seccomp=log".to_owned());
-    rig.add_pool("default")?;
     rig.start_helper()?;
     let (changing, looking) = (rig.helper()?, rig.helper()?);
     looking.ask(&create("vol-a", directory_spec(16 * MIB)))?;
-    let process = i32::try_from(rig.running_helper()?.pid())?;
+    let process = rig.helper_pid()?;
     // The record is written after the limits are set.
     let delayed = Tracer::delay(process, "fsetxattr", rig.patience(Duration::from_secs(3)))?;
     changing.send(&encode(&Request::SetInodes { volume: volume("vol-a"), inodes: 50.try_into()? })?)?;

@@ -10,6 +10,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::expect::{denied, refused};
 use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
@@ -273,8 +274,8 @@ fn oversized_packets_close_the_connection(rig: &mut Rig) -> Result<()> {
 }
 
 fn uninvited_descriptors_are_refused(rig: &mut Rig) -> Result<()> {
-    let pid = rig.running_helper()?.pid();
-    let open = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count()) };
+    let pid = rig.helper_pid()?;
+    let open = || processes::descriptors(pid);
     let before = open()?;
     for _ in 0..20 {
         let client = rig.helper()?;
@@ -284,7 +285,7 @@ fn uninvited_descriptors_are_refused(rig: &mut Rig) -> Result<()> {
             client.check_closed()?;
         }
     }
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(5)), || {
+    rig.eventually(5, || {
         ensure!(open()? == before, "{} descriptors became {}", before, open()?);
         Ok(())
     })?;
@@ -327,9 +328,9 @@ fn one_connection_too_many_is_turned_away(rig: &mut Rig) -> Result<()> {
     // The frontend keeps its connections, and closing one makes room for another.
     rig.csi()?.probe(Default::default())?;
     clients.pop();
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(5)), || rig.helper().map(drop))?;
+    rig.eventually(5, || rig.helper().map(drop))?;
     drop(clients);
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(5)), || rig.helper().map(drop))?;
+    rig.eventually(5, || rig.helper().map(drop))?;
     check_lives(rig)
 }
 

@@ -38,9 +38,7 @@ fn ctl(rig: &Rig, arguments: &[&str]) -> Result<Printed> {
 
 /// What can no longer be read of it keeps nobody from seeing the rest.
 fn a_volume_of_a_dead_pool_is_shown_with_what_is_wrong(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     csi.create_volume(create("vol-b", SIZE, block()))?;
     let shown = ctl(rig, &["volume", "show", "vol-b"])?.succeeded()?;
     Printed::row(&shown, &["own:", "16 MiB"])?;

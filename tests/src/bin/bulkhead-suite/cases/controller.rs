@@ -64,8 +64,7 @@ fn deleting_a_published_volume_is_refused_after_a_restart(rig: &mut Rig) -> Resu
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &rig.target(id), capability))?;
     }
-    rig.restart_helper()?;
-    rig.restart_frontend()?;
+    rig.restart()?;
     let csi = rig.csi()?;
     for id in ["vol-a", "vol-b"] {
         refused(csi.delete_volume(delete(id)), Code::FailedPrecondition, id)?;
@@ -177,7 +176,7 @@ fn capacity_falls_with_each_promise(rig: &mut Rig) -> Result<()> {
         let fallen = before.available_capacity - during.available_capacity;
         ensure!((61 * MIB..66 * MIB).contains(&fallen), "fell by {fallen}");
         csi.delete_volume(delete("vol-a"))?;
-        bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(10)), || {
+        rig.eventually(10, || {
             let after = csi.get_capacity(GetCapacityRequest::default())?;
             let missing = before.available_capacity - after.available_capacity;
             ensure!(missing.abs() < 2 * MIB, "{missing} are missing");

@@ -40,15 +40,13 @@ fn the_same_name_gives_the_same_volume(rig: &mut Rig) -> Result<()> {
             ensure!(first == again, "{first:?} became {again:?}");
         }
     }
-    ensure!(rig.pool().entries()? == ["vol-a", "vol-b"], "{:?}", rig.pool().entries()?);
-    Ok(())
+    rig.pool().holds(&["vol-a", "vol-b"])
 }
 
 fn the_same_name_gives_the_same_volume_after_both_restart(rig: &mut Rig) -> Result<()> {
     for (name, capability) in [("vol-a", mount()), ("vol-b", block())] {
         let first = rig.csi()?.create_volume(create(name, SIZE, capability.clone()))?;
-        rig.restart_helper()?;
-        rig.restart_frontend()?;
+        rig.restart()?;
         let again = rig.csi()?.create_volume(create(name, SIZE, capability))?;
         ensure!(first == again, "{first:?} became {again:?}");
     }
@@ -75,8 +73,7 @@ fn concurrent_calls_make_one_volume(rig: &mut Rig) -> Result<()> {
     }
     let again = csi.create_volume(create("vol-a", SIZE, mount()))?;
     ensure!(again.volume.context("no volume")?.volume_id == "vol-a");
-    ensure!(rig.pool().entries()? == ["vol-a"], "{:?}", rig.pool().entries()?);
-    Ok(())
+    rig.pool().holds(&["vol-a"])
 }
 
 fn the_same_name_with_other_wishes_already_exists(rig: &mut Rig) -> Result<()> {
@@ -176,10 +173,7 @@ fn any_unicode_name_becomes_a_safe_id(rig: &mut Rig) -> Result<()> {
         ensure!(safe && id.starts_with(|first: char| first.is_ascii_lowercase()), "{name:?} became {id:?}");
         ensure!(rig.pool().entries()? == [id.clone()], "{name:?}: {:?}", rig.pool().entries()?);
         csi.delete_volume(delete(&id))?;
-        bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(5)), || {
-            ensure!(rig.pool().entries()?.is_empty());
-            Ok(())
-        })?;
+        rig.eventually(5, || rig.pool().holds(&[]))?;
     }
     ensure!(rig.create(&csi, "pvc-0d6f", MIB, mount())? == "pvc-0d6f", "a name that is an id becomes another");
     Ok(())
@@ -236,8 +230,7 @@ fn parameters_choose_pool_mode_and_inodes(rig: &mut Rig) -> Result<()> {
     for name in ["default", "fast"] {
         rig.add_pool(name)?;
     }
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     let pairs = parameters(&[("pool", "fast"), ("dirMode", "1777"), ("inodes", "2000")]);
     csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, mount()) })?;
     csi.create_volume(create("vol-b", SIZE, mount()))?;

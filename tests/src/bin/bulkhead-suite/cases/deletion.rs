@@ -261,7 +261,7 @@ fn links_out_of_the_volume_harm_nothing(rig: &mut Rig) -> Result<()> {
         fs::hard_link(top.join("one"), top.join("d/two"))?;
         Ok(())
     })?;
-    ensure!(rig.pool().entries()? == ["vol-b"], "{:?}", rig.pool().entries()?);
+    rig.pool().holds(&["vol-b"])?;
     ensure!(fs::read(&neighbour)? == b"content" && fs::read(outside.join("precious"))? == b"content");
     Ok(())
 }
@@ -325,7 +325,7 @@ fn room_comes_back(rig: &mut Rig) -> Result<()> {
     for round in 0..8 {
         for capability in [mount(), block()] {
             // The filesystem itself frees blocks a moment after the last name is gone.
-            wait::until(rig.patience(Duration::from_secs(10)), || {
+            rig.eventually(10, || {
                 csi.create_volume(create("vol-a", 200 * MIB, capability.clone()))
                     .map(drop)
                     .with_context(|| format!("round {round}"))

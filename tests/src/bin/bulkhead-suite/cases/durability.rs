@@ -30,7 +30,7 @@ fn make_pools(rig: &mut Rig) -> Result<Vec<PoolName>> {
 /// How often the helper calls fsync(2) during the operation.
 fn syncs(rig: &mut Rig, operation: impl FnOnce() -> Result<()>) -> Result<usize> {
     let log = rig.work().join("syncs");
-    let helper = i32::try_from(rig.running_helper()?.pid())?;
+    let helper = rig.helper_pid()?;
     let tracer = Tracer::follow_processes(&[helper], &log, &["-e", "trace=fsync,fdatasync,syncfs"])?;
     operation()?;
     Ok(tracer.end()?.lines().filter(|line| line.contains("sync")).count())
@@ -38,8 +38,7 @@ fn syncs(rig: &mut Rig, operation: impl FnOnce() -> Result<()>) -> Result<usize>
 
 fn a_journal_takes_one_sync_for_a_creation_and_none_for_a_publish(rig: &mut Rig) -> Result<()> {
     let pools = make_pools(rig)?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     for pool in &pools {
         let (files, disk) = (volume(&format!("files-{pool}")), volume(&format!("disk-{pool}")));
         let at = target("work", &format!("files-{pool}"));

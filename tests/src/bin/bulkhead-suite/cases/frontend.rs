@@ -35,7 +35,6 @@ fn frontend() -> Result<Command> {
 
 /// Root gets through to the helper, which hangs up; anybody else does not even get there.
 fn one_of_another_user_is_told_which_it_must_be(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     for uid in [0, FRONTEND_UID + 1] {
         let mut command = Command::new(program("bulkhead-frontend")?);
@@ -47,16 +46,12 @@ fn one_of_another_user_is_told_which_it_must_be(rig: &mut Rig) -> Result<()> {
         ensure!(!output.status.success() && said.contains(&expected), "{said}");
         ensure!(said.contains(&format!("--allow-uid {uid}")), "{said}");
     }
-    rig.running_helper()?.check_log(|log| {
-        ensure!(log.contains(&format!("this one not of --allow-uid {FRONTEND_UID} uid=0 pid=")), "{log}");
-        Ok(())
-    })
+    rig.running_helper()?.has_logged(&format!("this one not of --allow-uid {FRONTEND_UID} uid=0 pid="))
 }
 
 fn a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone(rig: &mut Rig) -> Result<()> {
     rig.helper_flags = vec!["--max-volumes".to_owned(), "1".to_owned()];
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     csi.create_volume(create("vol-a", MIB, mount()))?;
     for _ in 0..3 {
         ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity == 0);
@@ -100,7 +95,6 @@ fn doubtful_command_lines_are_refused(rig: &mut Rig) -> Result<()> {
 }
 
 fn an_endpoint_of_its_own_replaces_a_stale_socket(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     let directory = rig.work().join("run/own");
     fs::create_dir(&directory)?;
@@ -132,10 +126,7 @@ fn it_waits_for_a_helper_that_starts_later(rig: &mut Rig) -> Result<()> {
     std::thread::sleep(rig.patience(Duration::from_millis(500)));
     rig.running_frontend()?.check_alive()?;
     rig.start_helper()?;
-    wait::until(rig.patience(Duration::from_secs(20)), || {
-        ensure!(rig.csi()?.probe(ProbeRequest {})?.ready == Some(true), "not ready");
-        Ok(())
-    })
+    rig.eventually(20, || rig.csi()?.check_ready())
 }
 
 fn it_serves_what_it_can_while_the_helper_is_away(rig: &mut Rig) -> Result<()> {

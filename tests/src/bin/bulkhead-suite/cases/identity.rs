@@ -9,7 +9,6 @@ use bulkhead_tests::csi::v1::plugin_capability::{Type, service, volume_expansion
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 cases! {
     plugin_info_names_the_driver_and_its_release,
@@ -39,10 +38,9 @@ fn the_driver_is_called_as_the_helper_is_configured(rig: &mut Rig) -> Result<()>
     fs::create_dir_all(rig.kubelet.root().join("plugins/other.example"))?;
     let own = rig.kubelet.root().join("plugins/other.example/csi.sock");
     rig.helper_flags[3] = own.display().to_string();
-    rig.add_pool("default")?;
     rig.start_helper()?;
     rig.launch_frontend()?;
-    wait::until(rig.patience(Duration::from_secs(20)), || {
+    rig.eventually(20, || {
         let csi = bulkhead_tests::csi::CsiClient::connect(&own)?;
         let name = csi.get_plugin_info(GetPluginInfoRequest {})?.name;
         ensure!(name == "other.example", "name {name:?}");
@@ -107,8 +105,7 @@ fn node_info_is_the_same_after_restarts(rig: &mut Rig) -> Result<()> {
     ensure!(before.node_id == "node" && before.max_volumes_per_node >= 0, "{before:?}");
     let place = before.accessible_topology.as_ref().context("no topology")?;
     ensure!(place.segments.len() == 1 && place.segments.values().all(|value| value.len() <= 63), "{place:?}");
-    rig.restart_helper()?;
-    rig.restart_frontend()?;
+    rig.restart()?;
     let after = rig.csi()?.node_get_info(NodeGetInfoRequest {})?;
     ensure!(before == after, "{before:?} became {after:?}");
     Ok(())
@@ -125,10 +122,7 @@ fn probe_says_not_ready_without_the_helper_and_does_not_block(rig: &mut Rig) -> 
         ensure!(start.elapsed() < rig.patience(Duration::from_secs(3)), "took {:?}", start.elapsed());
     }
     rig.start_helper()?;
-    wait::until(rig.patience(Duration::from_secs(10)), || {
-        ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "not ready again");
-        Ok(())
-    })
+    rig.eventually(10, || csi.check_ready())
 }
 
 fn all_services_are_on_one_socket_with_nothing_beside_it(rig: &mut Rig) -> Result<()> {
@@ -145,15 +139,14 @@ fn all_services_are_on_one_socket_with_nothing_beside_it(rig: &mut Rig) -> Resul
 }
 
 /// A value from a process's status file, as a number in this base.
-fn status(pid: u32, key: &str) -> Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).context(key.to_owned())?;
-    let value = line.split_whitespace().next().context(key.to_owned())?;
+fn status(pid: i32, key: &str) -> Result<u64> {
+    let values = processes::status(pid, key)?;
+    let value = values.split_whitespace().next().context(key.to_owned())?;
     Ok(u64::from_str_radix(value, if key.starts_with("Cap") { 16 } else { 10 })?)
 }
 
 fn the_frontend_has_no_privilege(rig: &mut Rig) -> Result<()> {
-    let pid = rig.running_frontend()?.pid();
+    let pid = i32::try_from(rig.running_frontend()?.pid())?;
     ensure!(status(pid, "Uid")? == 901);
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
         ensure!(status(pid, set)? == 0, "{set} {:x}", status(pid, set)?);
@@ -168,15 +161,12 @@ fn the_helper_has_two_capabilities_and_the_emptier_three(rig: &mut Rig) -> Resul
     const LINUX_IMMUTABLE: u64 = 1 << 9;
     const SYS_ADMIN: u64 = 1 << 21;
     const MKNOD: u64 = 1 << 27;
-    let server = rig.running_helper()?.pid();
-    let children = processes::descendants(i32::try_from(server)?)?;
+    let server = rig.helper_pid()?;
+    let children = processes::descendants(server)?;
     ensure!(children.len() == 1, "{children:?}");
-    let emptier = u32::try_from(children[0].pid)?;
+    let emptier = children[0].pid;
     // It is still dropping its privileges when the helper may already be serving.
-    wait::until(rig.patience(Duration::from_secs(5)), || {
-        ensure!(status(emptier, "Seccomp")? == 2, "the emptier has no filter yet");
-        Ok(())
-    })?;
+    rig.eventually(5, || processes::check_filtered(emptier))?;
     for (pid, permitted) in [(server, SYS_ADMIN | MKNOD), (emptier, DAC_OVERRIDE | FOWNER | LINUX_IMMUTABLE)] {
         ensure!(status(pid, "CapPrm")? == permitted, "CapPrm {:x}, not {permitted:x}", status(pid, "CapPrm")?);
         for set in ["CapInh", "CapEff", "CapBnd", "CapAmb"] {
@@ -188,8 +178,7 @@ fn the_helper_has_two_capabilities_and_the_emptier_three(rig: &mut Rig) -> Resul
 }
 
 fn the_kubelets_keys_are_out_of_the_helpers_sight(rig: &mut Rig) -> Result<()> {
-    let pid = rig.running_helper()?.pid();
-    let emptier = processes::descendants(i32::try_from(pid)?)?[0].pid;
+    let pid = rig.helper_pid()?;
     // The helper's own root, as seen through its entry in /proc.
     for (directory, wanted) in [
         ("", &["bulkhead-devices", "bulkhead-pools", "publish", "sockets"][..]),
@@ -207,13 +196,13 @@ fn the_kubelets_keys_are_out_of_the_helpers_sight(rig: &mut Rig) -> Result<()> {
         "/publish/work", "/sockets/csi", "/sockets/registration",
     ];
     ensure!(mounted == wanted, "the helper has the mounts {mounted:?}, not {wanted:?}");
-    let mounted = mount_points(u32::try_from(emptier)?)?;
+    let mounted = mount_points(rig.emptier_pid()?)?;
     ensure!(mounted == ["/", "/bulkhead-pools/default"], "the emptier has the mounts {mounted:?}");
     Ok(())
 }
 
 /// The mount points of a process within its own root, sorted.
-fn mount_points(pid: u32) -> Result<Vec<String>> {
+fn mount_points(pid: i32) -> Result<Vec<String>> {
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
     let points = table.lines().map(|line| line.split(' ').nth(4).map(str::to_owned).context("a line without a path"));
     let mut points: Vec<String> = points.collect::<Result<_>>()?;

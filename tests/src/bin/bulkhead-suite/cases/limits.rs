@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Condition, ErrorKind as HelperError};
@@ -18,7 +17,6 @@ use bulkhead_tests::helper::{self, create_in, directory_spec, image_spec};
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 use tonic::Code;
 
 cases! {
@@ -83,7 +81,7 @@ fn a_write_beyond_the_quota_fails(rig: &mut Rig) -> Result<()> {
     ensure!((14..=16).contains(&written), "{written} MiB were written");
     // Space freed by removing files can be used again.
     fs::remove_file(target.join("file"))?;
-    wait::until(rig.patience(Duration::from_secs(20)), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
+    rig.eventually(20, || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
 }
 
 fn files_beyond_the_limit_on_inodes_fail(rig: &mut Rig) -> Result<()> {
@@ -123,8 +121,7 @@ fn the_quota_grows_while_it_is_felt(rig: &mut Rig) -> Result<()> {
 fn the_quota_holds_after_restarts(rig: &mut Rig) -> Result<()> {
     let (_, target) = &rig.published(create("vol-a", SIZE, mount()))?;
     fs::write(target.join("first"), vec![1; 8 << 20])?;
-    rig.restart_helper()?;
-    rig.restart_frontend()?;
+    rig.restart()?;
     let (written, kind) = fill(&target.join("file"), 64)?;
     check_felt(kind)?;
     ensure!((6..=8).contains(&written), "{written} MiB were written");
@@ -154,7 +151,7 @@ fn more_than_the_pool_holds_is_exhausted(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
     for capability in [mount(), block()] {
         refused(csi.create_volume(create("vol-a", 1 << 40, capability)), Code::ResourceExhausted, "default")?;
-        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
+        rig.pool().holds(&[])?;
     }
     Ok(())
 }
@@ -201,7 +198,7 @@ fn an_image_that_does_not_fit_leaves_nothing(rig: &mut Rig) -> Result<()> {
     let most = u64::try_from(room)? * 3 / 4;
     rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, most)?;
     refused(csi.create_volume(create("vol-b", room / 2 - 8 * MIB, block())), Code::ResourceExhausted, "room")?;
-    ensure!(rig.pool().entries()? == ["filler", "vol-a"], "{:?}", rig.pool().entries()?);
+    rig.pool().holds(&["filler", "vol-a"])?;
     fs::remove_file(&file)?;
     drop(filler);
     Ok(())
@@ -256,8 +253,7 @@ fn a_changed_project_id_changes_nothing_for_the_volume(rig: &mut Rig) -> Result<
     let own = before.first().context("no project")?.project;
     retag(target, 0)?;
     retag(target, 114_711)?;
-    rig.restart_helper()?;
-    rig.restart_frontend()?;
+    rig.restart()?;
     // What the helper relies on is above what the pod can reach.
     let after = quotas::blocks(&rig.pool().directory)?;
     ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 16 << 10), "{before:?} {after:?}");
@@ -276,9 +272,8 @@ fn evasion_is_reported_as_a_condition(rig: &mut Rig) -> Result<()> {
     File::open(target.join("file"))?.sync_all()?;
     retag(&target.join("file"), 114_711)?;
     // It scans the projects once a minute, and soon after it has started.
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
-    wait::until(rig.patience(Duration::from_secs(10)), || {
+    let helper = rig.restarted_helper()?;
+    rig.eventually(10, || {
         let status = helper.pool_status("default")?;
         let told = status
             .conditions
@@ -292,8 +287,7 @@ fn evasion_is_reported_as_a_condition(rig: &mut Rig) -> Result<()> {
 
 fn project_ids_come_from_the_configured_range(rig: &mut Rig) -> Result<()> {
     rig.helper_flags = vec!["--project-ids".to_owned(), "7000-7001".to_owned()];
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     for id in ["vol-a", "vol-b"] {
         csi.create_volume(create(id, SIZE, mount()))?;
     }
@@ -302,10 +296,7 @@ fn project_ids_come_from_the_configured_range(rig: &mut Rig) -> Result<()> {
     refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "project")?;
     csi.delete_volume(delete("vol-a"))?;
     // A project is available again once its volume has been emptied.
-    wait::until(rig.patience(Duration::from_secs(10)), || {
-        csi.create_volume(create("vol-c", SIZE, mount()))?;
-        Ok(())
-    })?;
+    rig.eventually(10, || Ok(csi.create_volume(create("vol-c", SIZE, mount()))?))?;
     Ok(())
 }
 
@@ -316,8 +307,7 @@ fn a_project_in_use_is_not_taken(rig: &mut Rig) -> Result<()> {
     fs::create_dir(&squat)?;
     retag(&squat, 7000)?;
     rig.helper_flags = vec!["--project-ids".to_owned(), "7000-7009".to_owned()];
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     let limited: Vec<u32> = quotas::blocks(&rig.pool().directory)?
         .iter()
@@ -356,13 +346,11 @@ fn two_pools_on_one_filesystem_share_its_room(rig: &mut Rig) -> Result<()> {
     helper.ask(&in_pool("vol-b", "other", 16 << 20))?;
     let projects = quotas::blocks(&whole)?;
     ensure!(projects.len() == 2, "{projects:?}");
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&helper::delete(id))?;
-    }
+    helper.ask_all(["vol-a", "vol-b"].map(helper::delete))?;
     no_room(helper.request(&in_pool("vol-z", "other", 1 << 40))?)?;
     helper.ask_all([helper::create("vol-c", image_spec(1 << 20)), helper::delete("vol-c")])?;
     // The pools are directories on one mount.
-    wait::until(rig.patience(Duration::from_secs(10)), || {
+    rig.eventually(10, || {
         ensure!(quotas::blocks(&whole)?.is_empty());
         Ok(())
     })?;

@@ -23,8 +23,7 @@ cases! {
 fn a_volume_is_published_beside_a_thousand_others(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.pools[0].options.push_str(",overcommit=4");
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     // An emulated processor takes long for a thousand: it does that many only on request.
     let number = if rig.run_options.place == Place::Host || rig.run_options.long { 1000 } else { 200 };
     let ids: Vec<String> = (0..number).map(|number| format!("vol-{number:04}")).collect();
@@ -38,8 +37,7 @@ fn a_volume_is_published_beside_a_thousand_others(rig: &mut Rig) -> Result<()> {
     ensure!(listed == ids, "{} of {} volumes are listed", listed.len(), ids.len());
     check_no_scan(&took)?;
     // All of this is found again.
-    rig.restart_helper()?;
-    rig.restart_frontend()?;
+    rig.restart()?;
     let csi = rig.csi()?;
     for id in &ids {
         if id.ends_with("00") {

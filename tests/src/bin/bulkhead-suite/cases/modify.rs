@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Reply, Request, VolumeKind};
@@ -13,7 +12,6 @@ use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::helper::volume;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 use tonic::Code;
 
 cases! {
@@ -85,8 +83,7 @@ fn attributes_are_changed_and_stay_changed(rig: &mut Rig) -> Result<()> {
     // What somebody has asked for does not follow the size.
     rig.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
     ensure!(inodes(rig)? == 700);
-    rig.restart_helper()?;
-    rig.restart_frontend()?;
+    rig.restart()?;
     ensure!(inodes(rig)? == 700);
     Ok(())
 }
@@ -143,7 +140,7 @@ fn the_limit_on_inodes_follows_at_once(rig: &mut Rig) -> Result<()> {
         fs::remove_file(target.join(number.to_string()))?;
     }
     // XFS frees inodes a little later.
-    wait::until(rig.patience(Duration::from_secs(20)), || Ok(set("50").map(drop)?))?;
+    rig.eventually(20, || Ok(set("50").map(drop)?))?;
     make(target, 0..49)?;
     rig.restart_helper()?;
     make(target, 0..49)
@@ -216,7 +213,7 @@ fn a_sparse_volume_is_not_allocated_without_room(rig: &mut Rig) -> Result<()> {
     ensure!(allocated(rig, "vol-a")? < 1 << 20, "{} bytes were taken all the same", allocated(rig, "vol-a")?);
     fs::remove_file(&taken)?;
     drop(file);
-    wait::until(rig.patience(Duration::from_secs(20)), || Ok(thick()?.map(drop)?))?;
+    rig.eventually(20, || Ok(thick()?.map(drop)?))?;
     ensure!(allocated(rig, "vol-a")? >= size);
     Ok(())
 }

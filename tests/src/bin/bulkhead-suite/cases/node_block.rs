@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::requests::*;
@@ -37,12 +37,6 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-fn only_device(rig: &Rig) -> Result<loops::Loop> {
-    let mut found = loops::backed_by(&rig.pool().device()?)?;
-    ensure!(found.len() == 1, "{} loop devices: {found:?}", found.len());
-    found.pop().context("no loop device")
-}
-
 /// Creates `vol-a` and returns a client and where to publish it.
 fn volume(rig: &Rig) -> Result<(CsiClient, PathBuf)> {
     let csi = rig.csi()?;
@@ -56,7 +50,7 @@ fn publish_puts_a_device_at_the_target(rig: &mut Rig) -> Result<()> {
     ensure!(target.metadata()?.file_type().is_block_device(), "{:?}", target.metadata()?);
     let mounted = mounts::at(target)?;
     ensure!(mounted.len() == 1 && mounted[0].has("nosuid") && !mounted[0].has("nodev"), "{mounted:?}");
-    let device = only_device(rig)?;
+    let device = rig.pool().only_device()?;
     ensure!(device.size()? == u64::try_from(SIZE)? && !device.read_only && !device.autoclear, "{device:?}");
     let file = File::options().read(true).write(true).open(target)?;
     file.write_all_at(b"content", 1 << 20)?;
@@ -71,23 +65,22 @@ fn publish_puts_a_device_at_the_target(rig: &mut Rig) -> Result<()> {
 fn publish_again_makes_no_second_mount_or_loop_device(rig: &mut Rig) -> Result<()> {
     let (csi, target) = &volume(rig)?;
     csi.node_publish_volume(publish("vol-a", target, block()))?;
-    let (mount, device) = (mounts::at(target)?, only_device(rig)?);
+    let (mount, device) = (mounts::at(target)?, rig.pool().only_device()?);
     for _ in 0..4 {
         csi.node_publish_volume(publish("vol-a", target, block()))?;
     }
-    ensure!(mounts::at(target)? == mount && only_device(rig)? == device);
+    ensure!(mounts::at(target)? == mount && rig.pool().only_device()? == device);
     Ok(())
 }
 
 fn publish_again_after_restarts_leaves_the_device_alone(rig: &mut Rig) -> Result<()> {
     let (csi, target) = &volume(rig)?;
     csi.node_publish_volume(publish("vol-a", target, block()))?;
-    let (mount, device) = (mounts::at(target)?, only_device(rig)?);
-    rig.restart_helper()?;
-    rig.restart_frontend()?;
+    let (mount, device) = (mounts::at(target)?, rig.pool().only_device()?);
+    rig.restart()?;
     rig.csi()?.node_publish_volume(publish("vol-a", target, block()))?;
     ensure!(mounts::at(target)? == mount);
-    let after = only_device(rig)?;
+    let after = rig.pool().only_device()?;
     ensure!((after.path, after.backing_inode) == (device.path, device.backing_inode));
     Ok(())
 }
@@ -97,13 +90,13 @@ fn two_targets_share_one_device(rig: &mut Rig) -> Result<()> {
     let other = rig.target("b");
     csi.node_publish_volume(publish("vol-a", target, block()))?;
     csi.node_publish_volume(publish("vol-a", &other, block()))?;
-    let device = only_device(rig)?;
+    let device = rig.pool().only_device()?;
     File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
     let mut found = [0; 7];
     File::open(&other)?.read_exact_at(&mut found, 0)?;
     ensure!(&found == b"content", "{found:?}");
     csi.node_unpublish_volume(unpublish("vol-a", &other))?;
-    ensure!(only_device(rig)? == device && target.metadata()?.file_type().is_block_device());
+    ensure!(rig.pool().only_device()? == device && target.metadata()?.file_type().is_block_device());
     Ok(())
 }
 
@@ -119,7 +112,7 @@ fn read_only_beside_read_write_is_refused(rig: &mut Rig) -> Result<()> {
     csi.node_unpublish_volume(unpublish("vol-a", target))?;
     csi.node_publish_volume(publish_read_only("vol-a", &other, block()))?;
     refused(csi.node_publish_volume(publish("vol-a", target, block())), Code::FailedPrecondition, "vol-a")?;
-    ensure!(only_device(rig)?.read_only);
+    ensure!(rig.pool().only_device()?.read_only);
     Ok(())
 }
 
@@ -131,7 +124,7 @@ fn a_device_for_readers_refuses_writes(rig: &mut Rig) -> Result<()> {
         publish("vol-a", target, block_in(Mode::SingleNodeReaderOnly)),
     ] {
         csi.node_publish_volume(request)?;
-        ensure!(only_device(rig)?.read_only);
+        ensure!(rig.pool().only_device()?.read_only);
         let written = File::options().write(true).open(target).and_then(|file| file.write_all_at(b"x", 0));
         ensure!(written.is_err(), "a reader has written");
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
@@ -146,10 +139,10 @@ fn the_last_target_releases_the_device_once(rig: &mut Rig) -> Result<()> {
     csi.node_publish_volume(publish("vol-a", target, block()))?;
     csi.node_unpublish_volume(unpublish("vol-a", target))?;
     csi.node_publish_volume(publish("vol-b", &other, block()))?;
-    let device = only_device(rig)?;
+    let device = rig.pool().only_device()?;
     // Repeating the first volume's unpublish must not take away a device that now serves another volume.
     csi.node_unpublish_volume(unpublish("vol-a", target))?;
-    ensure!(only_device(rig)? == device);
+    ensure!(rig.pool().only_device()? == device);
     Ok(())
 }
 
@@ -160,7 +153,7 @@ fn one_writer_means_one_target(rig: &mut Rig) -> Result<()> {
         let second = csi.node_publish_volume(publish("vol-a", &rig.target("b"), block_in(mode)));
         refused(second, Code::FailedPrecondition, "vol-a")?;
         ensure!(!rig.target("b").exists());
-        only_device(rig)?;
+        rig.pool().only_device()?;
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
     }
     Ok(())
@@ -172,19 +165,17 @@ fn the_kubelets_lock_over_the_device_harms_nothing(rig: &mut Rig) -> Result<()> 
     let target = rig.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
     let global = rig.kubelet.map_globally(&target, "pv-a", "pod-1")?;
-    let output = Command::new("losetup").args(["--find", "--show"]).arg(&global).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lock = String::from_utf8(output.stdout)?.trim().to_owned();
+    let lock = loops::attach(&global)?;
     // Publishing again finds the device by its backing file, not by its number.
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
-    only_device(rig)?;
+    rig.pool().only_device()?;
     ensure!(csi.node_get_volume_stats(stats("vol-a", &global))?.usage[0].total == SIZE);
     csi.node_expand_volume(node_expand("vol-a", &target, 2 * SIZE))?;
-    ensure!(only_device(rig)?.size()? == u64::try_from(2 * SIZE)?);
+    ensure!(rig.pool().only_device()?.size()? == u64::try_from(2 * SIZE)?);
     rig.restart_helper()?;
     rig.csi()?.node_publish_volume(publish("vol-a", &target, block()))?;
-    only_device(rig)?;
-    run(Command::new("losetup").arg("--detach").arg(&lock))?;
+    rig.pool().only_device()?;
+    loops::detach(&lock)?;
     rig.kubelet.unmap_globally(&global)?;
     Ok(())
 }
@@ -192,15 +183,15 @@ fn the_kubelets_lock_over_the_device_harms_nothing(rig: &mut Rig) -> Result<()> 
 fn a_dying_device_is_never_doubled(rig: &mut Rig) -> Result<()> {
     let (csi, target) = &volume(rig)?;
     csi.node_publish_volume(publish("vol-a", target, block()))?;
-    let device = only_device(rig)?;
+    let device = rig.pool().only_device()?;
     let open = File::options().read(true).write(true).open(&device.path)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "open")?;
     // It is published again while a process has it open: the same device remains in use.
     csi.node_publish_volume(publish("vol-a", target, block()))?;
-    let revived = only_device(rig)?;
+    let revived = rig.pool().only_device()?;
     ensure!(revived.path == device.path, "{revived:?} beside {device:?}");
     drop(open);
-    let revived = only_device(rig)?;
+    let revived = rig.pool().only_device()?;
     ensure!(!revived.autoclear, "{revived:?}");
     File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
     Ok(())
@@ -211,7 +202,7 @@ fn numbers_are_taken_in_rotation(rig: &mut Rig) -> Result<()> {
     let mut last = None;
     for _ in 0..3 {
         csi.node_publish_volume(publish("vol-a", target, block()))?;
-        let number = only_device(rig)?.number();
+        let number = rig.pool().only_device()?.number();
         ensure!(number != last, "number {number:?} was just given back");
         last = number;
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
@@ -249,7 +240,7 @@ fn parameters_choose_block_size_and_sparseness(rig: &mut Rig) -> Result<()> {
     {
         csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, block()) })?;
         csi.node_publish_volume(publish("vol-a", &target, block()))?;
-        ensure!(only_device(rig)?.block_size == block_size, "{:?}", only_device(rig)?);
+        ensure!(rig.pool().only_device()?.block_size == block_size, "{:?}", rig.pool().only_device()?);
         let image = fs::metadata(rig.pool().image("vol-a"))?;
         ensure!(
             (image.blocks() * 512 < image.len()) == sparse,

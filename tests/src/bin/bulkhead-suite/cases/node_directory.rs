@@ -82,8 +82,7 @@ fn publish_again_after_restarts_leaves_the_live_mount_alone(rig: &mut Rig) -> Re
     rig.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
     let first = only_mount(target)?;
     let open = fs::File::create(target.join("open"))?;
-    rig.restart_helper()?;
-    rig.restart_frontend()?;
+    rig.restart()?;
     rig.csi()?.node_publish_volume(publish("vol-a", target, mount()))?;
     ensure!(only_mount(target)? == first);
     open.sync_all()?;

@@ -57,9 +57,7 @@ fn a_note_is_kept_and_replaced(rig: &mut Rig) -> Result<()> {
     }
     helper.ask_all([bind("vol-a", "a"), unbind("vol-a", "a")])?;
     ensure!(noted(rig, "vol-a")?.1, "it was published");
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&delete(id))?;
-    }
+    helper.ask_all(["vol-a", "vol-b"].map(delete))?;
     helper.ask_patiently(&create("vol-a", directory_spec(SIZE)))?;
     ensure!(noted(rig, "vol-a")? == (None, false), "a new volume has the note of a former one");
     Ok(())
@@ -86,8 +84,7 @@ fn garbage_is_no_note_and_can_be_replaced(rig: &mut Rig) -> Result<()> {
         fsetxattr(&outer, "trusted.bulkhead.owner", garbage, XattrFlags::empty())?;
         denied(helper.request(&get("vol-a"))?, ErrorKind::Io(errno), "read the owner of volume vol-a")?;
     }
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     helper.ask(&set("vol-a", NOTE))?;
     ensure!(noted(rig, "vol-a")? == (Some(NOTE.to_owned()), false));
     Ok(())

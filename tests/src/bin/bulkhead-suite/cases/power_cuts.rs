@@ -21,7 +21,6 @@ use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{Place, PoolFilesystem, RunOptions};
-use bulkhead_tests::wait;
 
 use super::{copies, filesystems};
 
@@ -448,7 +447,7 @@ fn has_number(path: &Path, content: u64) -> Result<()> {
 /// Waits until the pool contains these volumes and nothing else, and has promised nothing else.
 fn left(rig: &Rig, volumes: &[&String]) -> Result<()> {
     let helper = rig.helper()?;
-    wait::until(rig.patience(Duration::from_secs(15)), || {
+    rig.eventually(15, || {
         let entries = rig.pool().entries()?;
         ensure!(
             entries.iter().collect::<Vec<_>>() == volumes,

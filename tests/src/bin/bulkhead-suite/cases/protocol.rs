@@ -60,7 +60,6 @@ fn hostile_conversations_end_as_the_page_says(rig: &mut Rig) -> Result<()> {
 
 /// Starts only the helper, and writes the scripts to a place where the frontend's user can read them.
 fn begin(rig: &mut Rig) -> Result<PathBuf> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     let directory = rig.work().join("scripts");
     fs::create_dir(&directory)?;
@@ -90,7 +89,6 @@ fn very_many_random_packets_leave_nothing(rig: &mut Rig) -> Result<()> {
 /// Real requests in random order, most of them with a few bytes changed. Each is answered or ends its connection; the
 /// helper survives, and whatever they created can be undone.
 fn random_packets(rig: &mut Rig, number: u32) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     let seeds = requests().iter().map(encode).collect::<Result<Vec<_>, _>>()?;
     let mut random = Random::new(10);

@@ -12,10 +12,10 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::helper::{self, bind, directory_spec, image_spec, unbind, volume};
-use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::observe::{loops, mounts, processes};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
+use rustix::process::Signal;
 use tonic::Code;
 
 cases! {
@@ -131,12 +131,9 @@ fn both_are_killed_between_any_two_calls(rig: &mut Rig) -> Result<()> {
 fn the_frontend_keeps_working_when_the_helper_restarts(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
     let pid = rig.running_frontend()?.pid();
-    for round in 0..3 {
+    for _round in 0..3 {
         rig.restart_helper()?;
-        wait::until(rig.patience(Duration::from_secs(10)), || {
-            ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "not ready in round {round}");
-            Ok(())
-        })?;
+        rig.eventually(10, || csi.check_ready())?;
         csi.create_volume(create("vol-a", SIZE, mount()))?;
         csi.delete_volume(delete("vol-a"))?;
         // New clients find it at the same path.
@@ -153,10 +150,7 @@ fn a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated(rig: &mu
     let answer = csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()));
     refused(answer, Code::Unavailable, "helper")?;
     rig.start_helper()?;
-    wait::until(rig.patience(Duration::from_secs(10)), || {
-        csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()))?;
-        Ok(())
-    })?;
+    rig.eventually(10, || Ok(csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()))?))?;
     Ok(())
 }
 
@@ -183,10 +177,7 @@ fn half_made_volumes_are_swept(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
     // The names are available immediately, whatever remains to be emptied.
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
-        wait::until(rig.patience(Duration::from_secs(10)), || {
-            csi.create_volume(create(id, SIZE, capability.clone()))?;
-            Ok(())
-        })?;
+        rig.eventually(10, || Ok(csi.create_volume(create(id, SIZE, capability.clone()))?))?;
     }
     Ok(())
 }
@@ -203,10 +194,7 @@ fn a_volume_that_is_half_made_again_is_swept_as_well(rig: &mut Rig) -> Result<()
     rig.start_helper()?;
     rig.csi()?.create_volume(create("vol-0", SIZE, mount()))?;
     rig.csi()?.delete_volume(delete("vol-0"))?;
-    wait::until(rig.patience(Duration::from_secs(10)), || {
-        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
-        Ok(())
-    })
+    rig.eventually(10, || rig.pool().holds(&[]))
 }
 
 fn interrupted_deletes_are_finished(rig: &mut Rig) -> Result<()> {
@@ -221,10 +209,7 @@ fn interrupted_deletes_are_finished(rig: &mut Rig) -> Result<()> {
     }
     csi.delete_volume(delete("vol-a"))?;
     rig.restart_helper()?;
-    wait::until(rig.patience(Duration::from_secs(15)), || {
-        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
-        Ok(())
-    })
+    rig.eventually(15, || rig.pool().holds(&[]))
 }
 
 fn foreign_entries_in_a_pool_stay(rig: &mut Rig) -> Result<()> {
@@ -236,9 +221,7 @@ fn foreign_entries_in_a_pool_stay(rig: &mut Rig) -> Result<()> {
     fs::create_dir(pool.join("looks-like-one"))?;
     rig.start_helper()?;
     let csi = rig.csi()?;
-    wait::until(rig.patience(Duration::from_secs(10)), || {
-        Ok(csi.list_volumes(ListVolumesRequest::default()).map(drop)?)
-    })?;
+    rig.eventually(10, || Ok(csi.list_volumes(ListVolumesRequest::default()).map(drop)?))?;
     let listed = csi.list_volumes(ListVolumesRequest::default())?;
     ensure!(listed.entries.is_empty(), "{listed:?}");
     // It may be one, restored without its record.
@@ -275,10 +258,7 @@ fn the_helper_is_killed_during_calls(rig: &mut Rig) -> Result<()> {
             killed
         })?;
         let csi = rig.csi()?;
-        wait::until(rig.patience(Duration::from_secs(10)), || {
-            csi.create_volume(create(&id, SIZE, capability.clone()))?;
-            Ok(())
-        })?;
+        rig.eventually(10, || Ok(csi.create_volume(create(&id, SIZE, capability.clone()))?))?;
         csi.node_publish_volume(publish(&id, &target, capability.clone()))?;
         ensure!(mounts::at(&target)?.len() == 1, "round {round}");
         csi.node_unpublish_volume(unpublish(&id, &target))?;
@@ -295,20 +275,14 @@ fn a_cancelled_call_runs_to_its_end(rig: &mut Rig) -> Result<()> {
         let _ = hasty.create_volume(create("vol-a", SIZE, block()));
         let csi = rig.csi()?;
         // While the first call is running, the second one is asked to retry.
-        wait::until(rig.patience(Duration::from_secs(5)), || {
-            csi.create_volume(create("vol-a", SIZE, block()))?;
-            Ok(())
-        })?;
+        rig.eventually(5, || Ok(csi.create_volume(create("vol-a", SIZE, block()))?))?;
         let target = rig.target("a");
         let _ = hasty.node_publish_volume(publish("vol-a", &target, block()));
-        wait::until(rig.patience(Duration::from_secs(5)), || {
-            csi.node_publish_volume(publish("vol-a", &target, block()))?;
-            Ok(())
-        })?;
+        rig.eventually(5, || Ok(csi.node_publish_volume(publish("vol-a", &target, block()))?))?;
         check_published_once(rig, &target)?;
         let _ = hasty.node_unpublish_volume(unpublish("vol-a", &target));
         for request in 0..2 {
-            wait::until(rig.patience(Duration::from_secs(5)), || {
+            rig.eventually(5, || {
                 if request == 0 {
                     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
                 } else {
@@ -328,30 +302,19 @@ fn check_published_once(rig: &Rig, target: &Path) -> Result<()> {
 }
 
 fn the_emptier_ends_with_the_helper(rig: &mut Rig) -> Result<()> {
-    use bulkhead_tests::observe::processes;
-    let helper = i32::try_from(rig.running_helper()?.pid())?;
-    let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
-    let runs = |pid: i32| Path::new(&format!("/proc/{pid}/stat")).exists() && !is_zombie(pid);
+    let emptier = rig.emptier_pid()?;
     rig.kill_helper()?;
-    wait::until(rig.patience(Duration::from_secs(5)), || {
-        ensure!(!runs(emptier), "the emptier still runs");
+    rig.eventually(5, || {
+        let runs = processes::status(emptier, "State").is_ok_and(|state| !state.starts_with('Z'));
+        ensure!(!runs, "the emptier still runs");
         Ok(())
     })?;
     rig.start_helper()?;
     // Conversely, the helper ends rather than serve without an emptier.
-    let helper = i32::try_from(rig.running_helper()?.pid())?;
-    let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
-    let pid = rustix::process::Pid::from_raw(emptier).context("process id")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
-    let limit = rig.patience(Duration::from_secs(10));
-    let status = rig.running_helper()?.wait(limit)?;
+    processes::signal(rig.emptier_pid()?, Signal::KILL)?;
+    let status = rig.end_of_helper(rig.patience(Duration::from_secs(10)))?;
     ensure!(!status.success(), "{status}");
     rig.start_helper()
-}
-
-fn is_zombie(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
 fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(rig: &mut Rig) -> Result<()> {

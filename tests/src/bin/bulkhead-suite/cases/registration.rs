@@ -11,7 +11,6 @@ use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::registration::registration_client::RegistrationClient;
 use bulkhead_tests::csi::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 cases! {
     the_kubelet_learns_what_it_needs,
@@ -52,7 +51,6 @@ fn the_kubelet_learns_what_it_needs(rig: &mut Rig) -> Result<()> {
 }
 
 fn the_csi_socket_serves_when_the_registration_socket_appears(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     ensure!(!rig.kubelet.registration_socket().exists() && !rig.kubelet.csi_socket().exists());
     rig.launch_frontend()?;
@@ -78,10 +76,7 @@ fn the_kubelet_sees_nothing_of_restarts(rig: &mut Rig) -> Result<()> {
 fn a_refusal_is_logged_and_asked_again(rig: &mut Rig) -> Result<()> {
     notify(rig, false, "a plugin of that name is registered already")?;
     let frontend = rig.running_frontend()?;
-    frontend.check_log(|log| {
-        ensure!(log.contains("a plugin of that name is registered already"), "the log is silent");
-        Ok(())
-    })?;
+    frontend.has_logged("a plugin of that name is registered already")?;
     frontend.check_alive()?;
     get_info(rig)?;
     notify(rig, true, "")
@@ -94,8 +89,7 @@ fn the_registry_holds_one_socket_and_no_half_made_one(rig: &mut Rig) -> Result<(
             .map(|entry| entry.map(|entry| entry.path()))
             .collect::<Result<_, _>>()?;
         ensure!(names == [socket], "{names:?}");
-        rig.restart_helper()?;
-        rig.restart_frontend()?;
+        rig.restart()?;
     }
     Ok(())
 }
@@ -127,5 +121,5 @@ fn a_socket_that_was_removed_comes_back_by_itself(rig: &mut Rig) -> Result<()> {
 }
 
 fn is_back(rig: &Rig, works: impl FnMut() -> Result<()>) -> Result<()> {
-    wait::until(rig.patience(Duration::from_secs(60)), works)
+    rig.eventually(60, works)
 }

@@ -66,8 +66,7 @@ fn allocate(path: &Path, bytes: u64) -> Result<(), rustix::io::Errno> {
 
 /// Starts the helper, and checks that volumes of the pool are not served, and that the condition says so.
 fn check_not_served(rig: &mut Rig, volumes: u32) -> Result<()> {
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let found = helper.pool_status("default")?.conditions;
     ensure!(found.as_slice().contains(&Condition::NotServed { volumes }), "{found:?}");
     denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::PoolBroken, "requota")?;
@@ -93,8 +92,7 @@ fn check_limited(rig: &mut Rig) -> Result<()> {
 
 /// Starts the helper, and checks that vol-a cannot hold more than its size, and that nothing is wrong with the pool.
 fn check_bound(rig: &mut Rig) -> Result<()> {
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let found = helper.pool_status("default")?.conditions;
     ensure!(found.as_slice().is_empty(), "{found:?}");
     helper.ask(&bind("vol-a", "a"))?;
@@ -124,7 +122,6 @@ fn project_of(path: &Path) -> Result<u32> {
 }
 
 fn a_copied_pool_is_limited_again(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(MIB)), ("vol-c", directory_spec(SIZE))] {
         rig.helper()?.ask(&create(id, spec))?;
@@ -152,8 +149,7 @@ fn a_copied_pool_is_limited_again(rig: &mut Rig) -> Result<()> {
 fn volumes_made_without_quotas_are_limited(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.pools[0].options = ",quota=none".to_owned();
-    rig.start_helper()?;
-    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     let data = rig.pool().volume("vol-a").join("data");
     allocate(&data.join("file"), 2 * SIZE)?;
     rig.stop_helper()?;
@@ -169,10 +165,7 @@ fn volumes_made_without_quotas_are_limited(rig: &mut Rig) -> Result<()> {
 fn unlimited(rig: &mut Rig) -> Result<[PathBuf; 2]> {
     rig.add_pool("default")?;
     rig.pools[0].options = ",quota=none".to_owned();
-    rig.start_helper()?;
-    for id in ["vol-a", "vol-b"] {
-        rig.helper()?.ask(&create(id, directory_spec(SIZE)))?;
-    }
+    rig.started_helper()?.ask_all(["vol-a", "vol-b"].map(|id| create(id, directory_spec(SIZE))))?;
     rig.stop_helper()?;
     rig.pools[0].options = String::new();
     Ok(["vol-a", "vol-b"].map(|id| rig.pool().volume(id).join("data")))
@@ -288,8 +281,7 @@ fn a_run_that_was_killed_is_finished_by_the_next(rig: &mut Rig) -> Result<()> {
 fn a_pool_in_use_is_left_alone_unless_told(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.pools[0].options = ",quota=none".to_owned();
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(MIB))])?;
     let refused = |rig: &Rig, part: &str| -> Result<()> {
         let (good, said) = requota(rig, &[])?;
@@ -302,16 +294,14 @@ fn a_pool_in_use_is_left_alone_unless_told(rig: &mut Rig) -> Result<()> {
     helper.ask(&bind("vol-a", "a"))?;
     rig.kill_helper()?;
     refused(rig, &format!("volume vol-a is mounted at {}", rig.target("a").display()))?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask_all([unbind("vol-a", "a"), attach("vol-b")])?;
     rig.kill_helper()?;
     refused(rig, "volume vol-b is attached to loop")?;
     let (good, said) = requota(rig, &["--while-in-use"])?;
     ensure!(good && said.contains("vol-a: put into project"), "{said}");
     rig.pools[0].options = String::new();
-    rig.start_helper()?;
-    rig.helper()?.ask(&detach("vol-b"))?;
+    rig.started_helper()?.ask(&detach("vol-b"))?;
     rig.stop_helper()?;
     is_idle(rig)?;
     check_limited(rig)

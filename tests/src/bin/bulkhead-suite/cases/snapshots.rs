@@ -108,8 +108,7 @@ fn a_block_volume_is_as_it_was(rig: &mut Rig) -> Result<()> {
 
 fn files_are_as_they_were(rig: &mut Rig) -> Result<()> {
     make_pool(rig, 4)?;
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     let image = |request: CreateVolumeRequest| CreateVolumeRequest {
         parameters: parameters(&[("backing", "image"), ("sparse", "true")]),
         ..request

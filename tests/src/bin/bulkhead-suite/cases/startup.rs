@@ -73,8 +73,7 @@ fn check_serves_without(rig: &mut Rig, pool: &str, part: &str) -> Result<()> {
 /// then serve it.
 fn check_is_mended(rig: &mut Rig) -> Result<()> {
     rig.await_end_of_helper(rig.patience(Duration::from_secs(60)))?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&delete("vol-a")).map(drop)
 }
@@ -169,8 +168,7 @@ fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(rig: &mut
     rig.add_pool("fast")?;
     let fast = rig.pools[1].directory.clone();
     mounts::unmount_all(&fast)?;
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
     let pairs = csi::parameters(&[("pool", "fast")]);
     let request = CreateVolumeRequest { parameters: pairs, ..csi::create("vol-b", 1 << 20, csi::mount()) };
@@ -268,7 +266,7 @@ fn an_ext4_without_a_journal_is_not_served(rig: &mut Rig) -> Result<()> {
 
 /// The helper must know within seconds whether its pool is mounted on the host.
 fn is_unmounted(rig: &Rig, wanted: bool) -> Result<()> {
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(15)), || {
+    rig.eventually(15, || {
         let Reply::Pool(status) = rig.helper()?.ask(&Request::PoolStatus { pool: rig.pool().name.parse()? })? else {
             bail!("no status")
         };
@@ -305,8 +303,7 @@ fn a_pool_that_is_unmounted_on_the_host_says_so_until_it_is_back(rig: &mut Rig) 
 }
 
 fn a_pool_whose_mount_vanished_still_has_its_volumes(rig: &mut Rig) -> Result<()> {
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     let target = rig.target("a");
     csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
     csi.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
@@ -323,9 +320,7 @@ fn a_pool_whose_mount_vanished_still_has_its_volumes(rig: &mut Rig) -> Result<()
     csi.delete_volume(csi::delete("vol-a"))?;
     // The helper was the last user: once it ends, the disk can be mounted again.
     rig.stop()?;
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(10)), || {
-        mount_image(&rig.run_options, &directory.with_extension("disk"), &directory)
-    })?;
+    rig.eventually(10, || mount_image(&rig.run_options, &directory.with_extension("disk"), &directory))?;
     rig.start()
 }
 

@@ -128,8 +128,7 @@ fn growing_is_no_use(rig: &mut Rig) -> Result<()> {
             "vol-a" => Request::SetQuota { volume: volume(id), size, inodes },
             _ => Request::GrowImage { volume: volume(id), size },
         })?;
-        rig.restart_helper()?;
-        rig.helper()?.ask(&discard(id))?;
+        rig.restarted_helper()?.ask(&discard(id))?;
     }
     Ok(())
 }

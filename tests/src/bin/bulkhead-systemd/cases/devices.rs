@@ -13,7 +13,6 @@ use bulkhead_tests::observe::loops;
 use bulkhead_tests::pool::run;
 
 use crate::node::Node;
-use crate::unit::output;
 
 cases! {
     on Node;
@@ -44,10 +43,10 @@ fn a_label_in_a_volume_is_no_name_on_the_host(node: &mut Node) -> Result<()> {
     let image = node.work.join("image");
     File::create(&image)?.set_len(16 << 20)?;
     label(&image, "of-the-host")?;
-    let device = PathBuf::from(output(Command::new("losetup").args(["--find", "--show"]).arg(&image))?);
+    let device = loops::attach(&image)?;
     look_again(&device)?;
     let found = names(&device);
-    run(Command::new("losetup").arg("--detach").arg(&device))?;
+    loops::detach(&device)?;
     let found = found?;
     ensure!(found.contains(&PathBuf::from("/dev/disk/by-label/of-the-host")), "the host's device has only {found:?}");
     Ok(())

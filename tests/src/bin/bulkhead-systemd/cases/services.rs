@@ -14,11 +14,12 @@ use bulkhead_tests::daemon::FRONTEND_UID;
 use bulkhead_tests::documented;
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
+use bulkhead_tests::pool::output;
 use bulkhead_tests::wait;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::node::{AGENT_FILES, CONFIGURATION, FRONTEND_USER, HELPER_SOCKET, Node, install_files, set_modes};
-use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output, systemctl};
+use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, systemctl};
 
 cases! {
     on Node;

@@ -85,7 +85,7 @@ fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(rig
     rig.start_helper()?;
     // The call with that number fails in each thread: until every thread has made it, not all of them serve.
     let mut served = Vec::new();
-    wait::until(rig.patience(Duration::from_secs(10)), || {
+    rig.eventually(10, || {
         served.push(rig.helper()?);
         ensure!(served.len() == 33, "{} connections are served", served.len());
         Ok(())
@@ -118,7 +118,6 @@ fn listen(client: &HelperClient) -> Result<OwnedFd> {
 
 fn a_socket_that_a_frontend_has_shut_down_is_made_anew(rig: &mut Rig) -> Result<()> {
     use rustix::net::Shutdown::{Both, Read};
-    rig.add_pool("default")?;
     rig.start_helper()?;
     for how in [Read, Both] {
         let socket = listen(&rig.helper()?)?;
@@ -148,19 +147,15 @@ fn a_capability_that_cannot_be_lowered_ends_the_helper(rig: &mut Rig) -> Result<
     rig.add_pool("default")?;
     // strace makes a call fail by giving it a number that the filter does not know.
     rig.helper_flags = vec!["--seccomp=log".to_owned()];
-    rig.start_helper()?;
-    let client = rig.helper()?;
+    let client = rig.started_helper()?;
     client.ask(&create("vol-a", directory_spec(SIZE)))?;
     let limit = rig.patience(Duration::from_secs(10));
     // The second change in a thread lowers what the first one raised.
-    let faults = Tracer::fail(i32::try_from(rig.running_helper()?.pid())?, "capset", "EPERM", "2+")?;
+    let faults = Tracer::fail(rig.helper_pid()?, "capset", "EPERM", "2+")?;
     ensure!(rig.helper()?.request(&bind("vol-a", "a")).is_err(), "the helper goes on with a capability raised");
     let status = rig.running_helper()?.wait(limit)?;
     ensure!(status.code() == Some(1), "{status}");
-    rig.running_helper()?.check_log(|log| {
-        ensure!(log.contains("a capability cannot be lowered again"), "the log is silent: {log}");
-        Ok(())
-    })?;
+    rig.running_helper()?.has_logged("a capability cannot be lowered again")?;
     drop(faults);
     rig.helper_flags.clear();
     rig.start()
@@ -193,11 +188,5 @@ fn a_filter_that_only_logs_is_a_condition_of_every_pool(rig: &mut Rig) -> Result
     };
     let conditions = status.conditions.as_slice();
     ensure!(conditions.contains(&Condition::Unconfined), "{conditions:?}");
-    rig.running_helper()?.check_log(|log| {
-        ensure!(
-            log.contains("not confined: system calls that are not allowed are only logged"),
-            "the log is silent: {log}"
-        );
-        Ok(())
-    })
+    rig.running_helper()?.has_logged("not confined: system calls that are not allowed are only logged")
 }

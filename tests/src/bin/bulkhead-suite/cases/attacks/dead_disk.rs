@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::csi::requests;
-use bulkhead_tests::observe::mounts;
+use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::{Pool, format_image, mount_disk, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions, program};
@@ -77,8 +77,7 @@ fn a_disk_that_dies_and_comes_back(rig: &mut Rig) -> Result<()> {
 /// Starts everything, and publishes a volume that contains data. Returns the name of the pool's device.
 fn publish(rig: &mut Rig) -> Result<String> {
     rig.frontend_flags = monitoring::FLAGS.map(Into::into).to_vec();
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     csi.create_volume(requests::create("vol-a", requests::MIB, requests::mount()))?;
     csi.node_publish_volume(requests::publish("vol-a", &rig.target("vol-a"), requests::mount()))?;
     fs::write(rig.target("vol-a/file"), "content")?;
@@ -111,8 +110,7 @@ fn serves_again(rig: &mut Rig, device: &str, mend: impl FnOnce() -> Result<()>) 
         Ok(())
     })?;
     mend()?;
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     csi.node_publish_volume(requests::publish("vol-a", &target, requests::mount()))?;
     ensure!(fs::read(rig.target("vol-a/file"))? == b"content", "what was written before is lost");
     shows(rig, HEALTHY)?;
@@ -134,7 +132,7 @@ fn is_in_use(device: &str) -> Result<bool> {
 
 /// Waits until the metrics contain this line.
 fn shows(rig: &Rig, line: &str) -> Result<()> {
-    wait::until(rig.patience(Duration::from_secs(60)), || {
+    rig.eventually(60, || {
         let metrics = monitoring::get(rig, "/metrics")?.1;
         ensure!(metrics.contains(line), "no {line} in {metrics}");
         Ok(())
@@ -144,16 +142,14 @@ fn shows(rig: &Rig, line: &str) -> Result<()> {
 /// A disk that can be made to return nothing but errors.
 struct Disk {
     name: String,
-    device: String,
+    device: PathBuf,
     sectors: u64,
 }
 
 impl Disk {
     fn make(image: &Path) -> Result<Self> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output()?;
-        ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
-        let device = String::from_utf8(output.stdout)?.trim().to_owned();
-        let name = format!("bulkhead-{}", device.trim_start_matches("/dev/"));
+        let device = loops::attach(image)?;
+        let name = format!("bulkhead-{}", device.file_name().context("a device without a name")?.display());
         let disk = Self { name, device, sectors: image.metadata()?.len() / 512 };
         disk.dmsetup(&["create", &disk.name, "--table", &disk.table()])?;
         // A small node has nothing else that does this.
@@ -162,7 +158,7 @@ impl Disk {
     }
 
     fn table(&self) -> String {
-        format!("0 {} linear {} 0", self.sectors, self.device)
+        format!("0 {} linear {} 0", self.sectors, self.device.display())
     }
 
     fn path(&self) -> PathBuf {
@@ -192,6 +188,6 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         let _ = self.dmsetup(&["remove", "--force", &self.name]);
-        let _ = run(Command::new("losetup").arg("--detach").arg(&self.device));
+        let _ = loops::detach(&self.device);
     }
 }

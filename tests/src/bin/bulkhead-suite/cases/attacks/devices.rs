@@ -17,7 +17,6 @@ use bulkhead_tests::helper::{create, delete, detach, image_spec, make_device, ta
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 cases! {
     a_tenant_detaches_its_device_and_waits_for_the_next_volume: Kernel,
@@ -60,12 +59,6 @@ fn published(rig: &Rig, read_only: bool) -> Result<PathBuf> {
     File::options().write(true).open(rig.pool().image("vol-a"))?.write_all_at(OF_A, 0)?;
     helper.ask_all([attach("vol-a", read_only), publish("vol-a", "a")])?;
     node_like(&rig.target("a"), &rig.work().join("own-node"))
-}
-
-fn only_device(rig: &Rig) -> Result<loops::Loop> {
-    let mut found = loops::backed_by(&rig.pool().device()?)?;
-    ensure!(found.len() == 1, "{} loop devices: {found:?}", found.len());
-    found.pop().context("no loop device")
 }
 
 fn check_shows_a(path: &Path) -> Result<()> {
@@ -122,10 +115,10 @@ fn take_down(rig: &Rig, paths: &[&str]) -> Result<()> {
 
 fn a_tenant_detaches_its_device_and_waits_for_the_next_volume(rig: &mut Rig) -> Result<()> {
     let node = published(rig, false)?;
-    let device = only_device(rig)?.path;
+    let device = rig.pool().only_device()?.path;
     for writing in [false, true] {
         ensure!(attempt(Attempt::Detach, &node, writing, &node)? == 0, "the kernel asks no capability for this");
-        ensure!(only_device(rig)?.path == device);
+        ensure!(rig.pool().only_device()?.path == device);
         check_shows_a(&node)?;
     }
     check_no_volume_comes_into_sight(rig, &node)?;
@@ -135,7 +128,7 @@ fn a_tenant_detaches_its_device_and_waits_for_the_next_volume(rig: &mut Rig) -> 
 
 fn a_tenant_detaches_its_device_and_the_helper_is_killed(rig: &mut Rig) -> Result<()> {
     let node = published(rig, false)?;
-    let device = only_device(rig)?.path;
+    let device = rig.pool().only_device()?.path;
     for _ in 0..3 {
         for writing in [false, true] {
             attempt(Attempt::Detach, &node, writing, &node)?;
@@ -145,7 +138,7 @@ fn a_tenant_detaches_its_device_and_the_helper_is_killed(rig: &mut Rig) -> Resul
         attempt(Attempt::Detach, &node, true, &node)?;
         check_shows_a(&node)?;
         rig.start_helper()?;
-        let found = only_device(rig)?;
+        let found = rig.pool().only_device()?;
         ensure!(found.path == device && !found.autoclear, "{found:?}");
         check_no_volume_comes_into_sight(rig, &node)?;
     }
@@ -162,14 +155,10 @@ fn a_tenant_detaches_its_device_and_root_attaches_a_file(rig: &mut Rig) -> Resul
     fs::write(&secret, b"secret".repeat(1 << 16))?;
     let mut attached = Vec::new();
     for _ in 0..numbers()?.len() + 4 {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(&secret).output()?;
-        ensure!(output.status.success(), "{output:?}");
-        attached.push(String::from_utf8(output.stdout)?.trim().to_owned());
+        attached.push(loops::attach(&secret)?);
         check_shows_a(&node)?;
     }
-    for device in attached {
-        run(Command::new("losetup").arg("--detach").arg(device))?;
-    }
+    attached.iter().try_for_each(|device| loops::detach(device))?;
     rig.start_helper()?;
     check_shows_a(&rig.target("a"))?;
     take_down(rig, &["a"])
@@ -180,20 +169,11 @@ fn a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open(rig: &mut
     let open = File::open(&node)?;
     attempt(Attempt::Detach, &node, true, &node)?;
     rig.restart_helper()?;
-    ensure!(!only_device(rig)?.autoclear, "the mark outlives the helper's start");
+    ensure!(!rig.pool().only_device()?.autoclear, "the mark outlives the helper's start");
     drop(open);
     check_no_volume_comes_into_sight(rig, &node)?;
     check_shows_a(&rig.target("a"))?;
     take_down(rig, &["a"])
-}
-
-/// Detaches a device as an administrator can: first the device on top of it, which keeps it open.
-fn detach_by_hand(device: &loops::Loop) -> Result<()> {
-    let on_top = format!("/loop{}", device.number().context("a loop device without a number")?);
-    for hold in loops::all()?.into_iter().filter(|found| found.backing_file.ends_with(&on_top)) {
-        loops::detach(&hold)?;
-    }
-    loops::detach(device)
 }
 
 /// Creates vol-a, publishes it at `path`, kills the helper and detaches the device by hand. Returns a container's node.
@@ -201,9 +181,9 @@ fn detached(rig: &mut Rig, path: &str) -> Result<(PathBuf, loops::Loop)> {
     let helper = rig.helper()?;
     helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a", false), publish("vol-a", path)])?;
     let node = node_like(&rig.target(path), &rig.work().join("own-node"))?;
-    let device = only_device(rig)?;
+    let device = rig.pool().only_device()?;
     rig.kill_helper()?;
-    detach_by_hand(&device)?;
+    loops::detach_by_hand(&device)?;
     Ok((node, device))
 }
 
@@ -237,7 +217,7 @@ fn a_start_leaves_the_nodes_of_another_helper(rig: &mut Rig) -> Result<()> {
     let node = published(rig, false)?;
     let mut other = AnotherHelper::start(rig)?;
     for _ in 0..2 {
-        let path = PathBuf::from("/dev").join(only_device(rig)?.path.file_name().context("a name")?);
+        let path = PathBuf::from("/dev").join(rig.pool().only_device()?.path.file_name().context("a name")?);
         ensure!(mounts::at(&rig.target("a"))?.len() == 1, "the node of the first helper is unmounted");
         check_shows_a(&node)?;
         denied(other.client()?.request(&unpublish("vol-a", "a"))?, ErrorKind::InUse, "vol-a")?;
@@ -262,16 +242,15 @@ fn a_reader_puts_a_file_of_its_own_behind_the_device(rig: &mut Rig) -> Result<()
         let ended = attempt(Attempt::Write, &node, true, &own)?;
         ensure!(ended == errno::PERM, "a write ends with {ended} in round {round}");
         check_shows_a(&rig.target("a"))?;
-        rig.restart_helper()?;
-        let helper = rig.helper()?;
+        let helper = rig.restarted_helper()?;
         denied(helper.request(&attach("vol-a", false))?, ErrorKind::InUse, "read-only")?;
         helper.ask_all([attach("vol-a", true), publish("vol-a", "a")])?;
     }
-    let device = only_device(rig)?.path;
+    let device = rig.pool().only_device()?.path;
     take_down(rig, &["a"])?;
     // The next user of the device number does not inherit read-only mode. Where there are very many devices, the device
     // is removed.
-    wait::until(rig.patience(Duration::from_secs(10)), || {
+    rig.eventually(10, || {
         let output = Command::new("blockdev").arg("--getro").arg(&device).output()?;
         let is_gone = !Path::new("/sys/block").join(Path::new(&device).file_name().context("a name")?).exists();
         ensure!(output.stdout.trim_ascii() == b"0" || is_gone, "{output:?}");
@@ -298,7 +277,7 @@ fn hand_to_a_second_pod(rig: &mut Rig, meanwhile: fn(&mut Rig) -> Result<()>) ->
     let helper = rig.helper()?;
     helper.ask(&publish("vol-a", "b"))?;
     drop(first_pod);
-    ensure!(!only_device(rig)?.autoclear, "the second pod has a dying device");
+    ensure!(!rig.pool().only_device()?.autoclear, "the second pod has a dying device");
     check_no_volume_comes_into_sight(rig, &node)?;
     check_shows_a(&rig.target("b"))?;
     take_down(rig, &["b"])
@@ -309,9 +288,9 @@ fn a_tenants_marks_go_when_the_device_is_handed_out_again(rig: &mut Rig) -> Resu
     let helper = rig.helper()?;
     for request in [publish("vol-a", "b"), attach("vol-a", false)] {
         ensure!(attempt(Attempt::Mark, &node, true, &node)? == 0, "the kernel asks no capability for this");
-        ensure!(only_device(rig)?.autoclear && first_bytes::<7>(&node)? != *OF_A, "the marks are in place");
+        ensure!(rig.pool().only_device()?.autoclear && first_bytes::<7>(&node)? != *OF_A, "the marks are in place");
         helper.ask(&request)?;
-        ensure!(!only_device(rig)?.autoclear, "{request:?} leaves the device dying");
+        ensure!(!rig.pool().only_device()?.autoclear, "{request:?} leaves the device dying");
         check_shows_a(&node)?;
     }
     // The kernel offers no way to stop showing partitions; that ends with the device.
@@ -330,14 +309,13 @@ fn remove_device(device: &loops::Loop) -> Result<i32> {
 fn an_administrator_detaches_a_device_while_the_helper_is_down(rig: &mut Rig) -> Result<()> {
     for removed in [false, true] {
         let node = published(rig, false)?;
-        let device = only_device(rig)?;
+        let device = rig.pool().only_device()?;
         rig.kill_helper()?;
-        detach_by_hand(&device)?;
+        loops::detach_by_hand(&device)?;
         if removed {
             ensure!(remove_device(&device)? == 0, "the device cannot be removed");
         }
-        rig.start_helper()?;
-        let helper = rig.helper()?;
+        let helper = rig.started_helper()?;
         let at = |target| Request::Usage { volume: volume("vol-a"), target };
         helper.ask(&at(None))?;
         denied(helper.request(&at(Some(target("work", "a"))))?, ErrorKind::NotFound, "not published")?;
@@ -351,8 +329,8 @@ fn an_administrator_detaches_a_device_while_the_helper_is_down(rig: &mut Rig) ->
 
 fn an_administrator_detaches_a_device_of_a_running_helper(rig: &mut Rig) -> Result<()> {
     published(rig, false)?;
-    let device = only_device(rig)?;
-    run(Command::new("losetup").arg("--detach").arg(&device.path))?;
+    let device = rig.pool().only_device()?;
+    loops::detach(&device.path)?;
     ensure!(remove_device(&device)? == errno::BUSY);
     let helper = rig.helper()?;
     helper.ask(&Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) })?;
@@ -384,7 +362,7 @@ fn devices_of_past_volumes_do_not_pile_up(rig: &mut Rig) -> Result<()> {
     drop(looked_at);
     let left_behind = || -> Result<usize> { Ok(numbers()?.difference(&others).count()) };
     // The kernel takes some time to remove them, and no operation waits for that.
-    wait::until(rig.patience(Duration::from_secs(30)), || {
+    rig.eventually(30, || {
         let left = left_behind()?;
         ensure!(left <= KEPT, "{left} devices are left of {}", 2 * ids.len());
         Ok(())
@@ -392,7 +370,7 @@ fn devices_of_past_volumes_do_not_pile_up(rig: &mut Rig) -> Result<()> {
     // What a helper leaves when it is killed, the next one removes.
     helper.ask(&attach("vol-0", false))?;
     rig.restart_helper()?;
-    wait::until(rig.patience(Duration::from_secs(30)), || {
+    rig.eventually(30, || {
         let left = left_behind()?;
         ensure!(left <= 2, "{left} devices are left, and one volume is attached");
         Ok(())

@@ -3,14 +3,12 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{bind, create, delete, directory_spec, unbind};
 use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 cases! {
     an_encrypted_tree_whose_key_is_gone_goes: Bare + Host,
@@ -35,11 +33,7 @@ fn an_encrypted_tree_whose_key_is_gone_goes(rig: &mut Rig) -> Result<()> {
     helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     encrypt_and_forget(&rig.target("a"))?;
     helper.ask_all([unbind("vol-a", "a"), delete("vol-a")])?;
-    wait::until(rig.patience(Duration::from_secs(20)), || {
-        let left = rig.pool().entries()?;
-        ensure!(left.is_empty(), "{left:?}");
-        Ok(())
-    })
+    rig.eventually(20, || rig.pool().holds(&[]))
 }
 
 /// Makes a deep tree below a directory encrypted with a key that nobody has afterwards (fscrypt, Linux 5.4).

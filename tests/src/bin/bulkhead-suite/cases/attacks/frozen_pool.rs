@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{create, create_in, delete, directory_spec, image_spec};
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 use rustix::fs::statvfs;
 
 use super::frozen::Frozen;
@@ -24,9 +23,7 @@ fn a_frozen_pool_does_not_keep_others_from_being_emptied(rig: &mut Rig) -> Resul
     rig.add_pool("other")?;
     rig.start()?;
     let helper = rig.helper()?;
-    for id in ["v0", "v1"] {
-        helper.ask(&create_in("other", id, image_spec(32 * MIB)))?;
-    }
+    helper.ask_all(["v0", "v1"].map(|id| create_in("other", id, image_spec(32 * MIB))))?;
     helper.ask(&create("large", directory_spec(32 * MIB)))?;
     let data = rig.pool().volume("large").join("data");
     for number in 0..4000 {
@@ -38,27 +35,22 @@ fn a_frozen_pool_does_not_keep_others_from_being_emptied(rig: &mut Rig) -> Resul
     helper.ask(&delete("large"))?;
     let thaw = Frozen::freeze(&frozen.directory)?;
     ensure!(frozen.entries()?.iter().any(|name| name.starts_with('.')), "it was emptied too fast for this test");
-    for id in ["v0", "v1"] {
-        helper.ask(&delete(id))?;
-    }
-    wait::until(rig.patience(Duration::from_secs(10)), || {
-        ensure!(healthy.entries()?.is_empty(), "{:?}", healthy.entries()?);
+    helper.ask_all(["v0", "v1"].map(delete))?;
+    rig.eventually(10, || {
+        healthy.holds(&[])?;
         let now = statvfs(&healthy.directory)?.f_bavail;
         ensure!(now > free + 48 * MIB / 4096, "{now} blocks are free, and {free} were");
         Ok(())
     })?;
     // Their projects are released a moment after their last blocks.
-    wait::until(rig.patience(Duration::from_secs(5)), || check_emptying(rig, "other", 0))?;
+    rig.eventually(5, || check_emptying(rig, "other", 0))?;
     if !rig.run_options.enforces_sizes() {
         check_emptying(rig, "default", 1)?;
     }
     drop(thaw);
-    wait::until(rig.patience(Duration::from_secs(20)), || {
-        ensure!(frozen.entries()?.is_empty(), "{:?}", frozen.entries()?);
-        Ok(())
-    })?;
+    rig.eventually(20, || frozen.holds(&[]))?;
     ensure!(fs::metadata(frozen.directory.join(".bulkhead"))?.is_file());
-    wait::until(rig.patience(Duration::from_secs(5)), || check_emptying(rig, "default", 0))
+    rig.eventually(5, || check_emptying(rig, "default", 0))
 }
 
 /// Checks that a pool's status reports how many deleted volumes still exist, and that it does so quickly.

@@ -3,14 +3,12 @@
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use bulkhead_protocol::{Inodes, VolumeKind, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{create, delete, directory_spec, image_spec};
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat, statvfs};
 
 cases! {
@@ -39,7 +37,7 @@ fn fill(file: &File) -> Result<u64> {
 
 /// Waits until only these entries are left in the pool, which is kept full all the while.
 fn wait_in_full_pool(rig: &Rig, filler: &File, left: &[String]) -> Result<()> {
-    wait::until(rig.patience(Duration::from_secs(40)), || {
+    rig.eventually(40, || {
         fill(filler)?;
         let found = rig.pool().entries()?;
         ensure!(found == left, "{} entries: {:?}", found.len(), &found[..found.len().min(20)]);
@@ -80,7 +78,7 @@ fn a_pool_and_its_directory_without_room_for_a_longer_name(rig: &mut Rig) -> Res
     }
     left.push("Filler".to_owned());
     left.sort();
-    wait::until(rig.patience(Duration::from_secs(20)), || {
+    rig.eventually(20, || {
         let found = rig.pool().entries()?;
         ensure!(found == left, "{found:?}");
         ensure!(statvfs(&pool)?.f_bfree > full.f_bfree + 24 * MIB / 4096, "the room has not come back");
@@ -105,9 +103,7 @@ fn an_unfinished_volume_in_a_full_pool(rig: &mut Rig) -> Result<()> {
     drop(filler);
     left.iter().try_for_each(|name| fs::remove_file(pool.join(name)))?;
     // XFS frees the blocks of an unlinked file a moment later.
-    wait::until(rig.patience(Duration::from_secs(10)), || {
-        rig.helper()?.ask(&create("v0", directory_spec(MIB))).map(drop)
-    })?;
+    rig.eventually(10, || rig.helper()?.ask(&create("v0", directory_spec(MIB))).map(drop))?;
     Ok(())
 }
 
@@ -162,10 +158,7 @@ fn deep_directories_with_thousands_of_siblings_in_a_full_quota(rig: &mut Rig) ->
     let file = File::create(deepest)?;
     ensure!(fill(&file)? > 0, "nothing was free");
     helper.ask(&delete("v0"))?;
-    wait::until(rig.patience(Duration::from_secs(40)), || {
-        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
-        Ok(())
-    })
+    rig.eventually(40, || rig.pool().holds(&[]))
 }
 
 /// More directories are too deep than there are names available at the top, and each has others below it.

@@ -12,7 +12,6 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::PoolFilesystem;
-use bulkhead_tests::wait;
 
 use super::frozen::Frozen;
 
@@ -63,7 +62,7 @@ fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()
     }
     ensure!(begun.elapsed() < rig.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
     // After a while the status reports it, although nothing can be learned from the filesystem.
-    wait::until(rig.patience(Duration::from_secs(25)), || {
+    rig.eventually(25, || {
         let status = helper.pool_status("default")?;
         let stuck =
             status.conditions.as_slice().iter().any(|condition| matches!(condition, Condition::NotAnswering { .. }));
@@ -129,10 +128,7 @@ fn creations_that_hang_leave_connections_for_other_pools(rig: &mut Rig) -> Resul
     drop(frozen);
     drop((creations, slow));
     for id in &ids {
-        wait::until(rig.patience(Duration::from_secs(10)), || {
-            client.create_volume(create(id, "default"))?;
-            Ok(())
-        })?;
+        rig.eventually(10, || Ok(client.create_volume(create(id, "default"))?))?;
         client.delete_volume(csi::delete(id))?;
     }
     Ok(())
@@ -142,9 +138,7 @@ fn a_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
     two_pools(rig)?;
     rig.helper()?.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
-    rig.kill_helper()?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     helper.ask_all([create_in_other("vol-b")?, delete("vol-b")])?;
     for request in [unbind("vol-a", "a"), delete("vol-a"), create("vol-a", directory_spec(SIZE))] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, "is not served")?;
@@ -160,11 +154,10 @@ fn the_status_of_a_frozen_pool_is_answered(rig: &mut Rig) -> Result<()> {
     two_pools(rig)?;
     rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     // No earlier figures are known.
-    rig.kill_helper()?;
-    rig.start_helper()?;
+    rig.restart_helper()?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let mut waiting = Vec::new();
-    wait::until(rig.patience(Duration::from_secs(25)), || {
+    rig.eventually(25, || {
         let client = rig.helper()?;
         client.send(&encode(&Request::PoolStatus { pool: "default".parse()? })?)?;
         if !client.is_answered(rig.patience(Duration::from_secs(2)))? {

@@ -69,7 +69,7 @@ fn check_kept(rig: &Rig, part: &str) -> Result<()> {
         denied(client.request(&discard(id))?, ErrorKind::Refused, "")?;
     }
     denied(client.request(&detach("vol-b"))?, ErrorKind::InUse, part)?;
-    ensure!(rig.pool().entries()? == ["vol-b", "vol-d"], "{:?}", rig.pool().entries()?);
+    rig.pool().holds(&["vol-b", "vol-d"])?;
     ensure!(fs::read(rig.pool().volume("vol-d").join("data/file"))? == b"content", "the content is lost");
     Ok(())
 }
@@ -170,8 +170,7 @@ fn a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath(rig: &mut Rig) -> Re
     // The pod removes and renames directories that are bound elsewhere.
     fs::remove_dir(published.join("sub/removed"))?;
     fs::rename(published.join("sub"), published.join("renamed"))?;
-    rig.restart_helper()?;
-    let client = rig.helper()?;
+    let client = rig.restarted_helper()?;
     // The kubelet publishes again, and the helper finds it published; only one target is allowed.
     let again = |target: TargetPath| Request::BindMount {
         volume: volume("vol-d"),
@@ -197,8 +196,7 @@ fn the_kubelet_has_bound_the_device_once_more(rig: &mut Rig) -> Result<()> {
     let device = helper::target("kubelet-csi", "volumeDevices/publish/pv-b/pod");
     publish(&rig.helper()?, target("d"), device.clone())?;
     let global = rig.kubelet.map_globally(&published, "pv-b", "pod")?;
-    rig.restart_helper()?;
-    let client = rig.helper()?;
+    let client = rig.restarted_helper()?;
     client.ask(&Request::MakeDevice { volume: volume("vol-b"), target: device.clone(), exclusive: true })?;
     unpublish(rig, target("d"), device)?;
     denied(client.request(&detach("vol-b"))?, ErrorKind::InUse, "/dev/pod")?;
@@ -322,7 +320,7 @@ fn look_fails(rig: &Rig, call: &Call, fault: Fault) -> Result<bool> {
             ensure!(daemon.wait(limit)?.code() == Some(1), "it did not refuse in an orderly way");
         }
     }
-    ensure!(rig.pool().entries()? == ["vol-b", "vol-d"], "{:?}", rig.pool().entries()?);
+    rig.pool().holds(&["vol-b", "vol-d"])?;
     ensure!(fs::read(rig.target("d/file"))? == b"content", "the content is lost");
     Ok(injected)
 }

@@ -106,7 +106,6 @@ fn a_helper_whose_log_is_not_read_serves_everybody(rig: &mut Rig) -> Result<()> 
 }
 
 fn a_frontend_whose_log_is_not_read_serves_everybody(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     let mut log = UnreadLog::of(rig)?;
     rig.start_frontend()?;

@@ -13,7 +13,6 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, attach, bind, create, delete, detach, directory_spec, image_spec, unbind};
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 cases! {
     volumes_without_end_are_refused: Bare,
@@ -33,8 +32,7 @@ fn start(rig: &mut Rig, flag: &str, number: usize) -> Result<HelperClient> {
     } else {
         rig.kill_helper()?;
     }
-    rig.start_helper()?;
-    rig.helper()
+    rig.started_helper()
 }
 
 fn volumes_without_end_are_refused(rig: &mut Rig) -> Result<()> {
@@ -61,7 +59,7 @@ fn volumes_without_end_are_refused(rig: &mut Rig) -> Result<()> {
         helper.ask(&delete(id))?;
     }
     // A deleted volume counts until it is gone.
-    wait::until(rig.patience(Duration::from_secs(10)), || helper.ask(&create("vol-d", spec)).map(drop))?;
+    rig.eventually(10, || helper.ask(&create("vol-d", spec)).map(drop))?;
     Ok(())
 }
 
@@ -135,7 +133,7 @@ fn devices_without_end_are_held_back(rig: &mut Rig) -> Result<()> {
     // On a slow machine the kernel may keep up.
     ensure!(refused.load(Relaxed) > 0 || there < before + 128, "{there} devices, and nothing was held back");
     // Those that the helper keeps ready stay.
-    wait::until(rig.patience(Duration::from_secs(20)), || {
+    rig.eventually(20, || {
         let there = devices()?.len();
         ensure!(there <= before + 10, "{there} devices are left, and {before} were there before");
         Ok(())

@@ -45,8 +45,7 @@ fn a_pool_that_has_shut_down_is_unpublished_and_mended(rig: &mut Rig) -> Result<
 
 fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(rig: &mut Rig) -> Result<()> {
     rig.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
-    rig.start()?;
-    let csi = rig.csi()?;
+    let csi = rig.started_csi()?;
     rig.create(&csi, "vol-a", requests::MIB, requests::mount())?;
     let normal = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 0";
     let metrics = |rig: &Rig| -> Result<String> { Ok(monitoring::get(rig, "/metrics")?.1) };
@@ -137,15 +136,12 @@ fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
         mount_image(run_options, &directory.with_extension("disk"), &directory)?;
         File::open(directory.join(".bulkhead")).map(drop).context("the filesystem that was mounted anew")
     })?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let found = status(&helper)?;
     ensure!(!says_so(&found) && found.available > 0, "{found:?}");
     helper.ask(&bind)?;
     ensure!(fs::read(rig.target("a/file"))? == b"content");
     helper.ask(&Request::Unmount { volume: volume("vol-a"), target: a })?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&delete(id))?;
-    }
+    helper.ask_all(["vol-a", "vol-b"].map(delete))?;
     Ok(())
 }

@@ -10,7 +10,6 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{create, delete, directory_spec};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
-use bulkhead_tests::wait;
 
 cases! {
     a_deletion_that_is_not_on_the_disk_is_not_done: Bare,
@@ -24,7 +23,7 @@ const EIO: ErrorKind = ErrorKind::Io(5);
 
 /// Makes calls of the helper fail until the returned value is dropped.
 fn sick(rig: &mut Rig, call: &str, when: &str) -> Result<Tracer> {
-    Tracer::fail(i32::try_from(rig.running_helper()?.pid())?, call, "EIO", when)
+    Tracer::fail(rig.helper_pid()?, call, "EIO", when)
 }
 
 /// strace makes a call fail by replacing it with one that the filter does not allow.
@@ -67,7 +66,7 @@ fn a_sync_that_hangs_keeps_no_other_deletion_waiting(rig: &mut Rig) -> Result<()
     let failing = sick(rig, "fsync", "1")?;
     denied(helper.request(&delete("v0"))?, EIO, "sync to disk")?;
     drop(failing);
-    let process = i32::try_from(rig.running_helper()?.pid())?;
+    let process = rig.helper_pid()?;
     let hanging = Tracer::delay(process, "fsync", rig.patience(Duration::from_secs(60)))?;
     waiting.send(&encode(&delete("v0"))?)?;
     ensure!(!waiting.is_answered(Duration::from_millis(500))?, "the sync does not hang");
@@ -88,8 +87,8 @@ fn what_cannot_be_moved_out_of_the_way_is_emptied_where_it_is(rig: &mut Rig) -> 
     let sick = sick(rig, "renameat2", "1..2")?;
     denied(helper.request(&create("v0", directory_spec(SIZE)))?, EIO, "give it its name")?;
     drop(sick);
-    wait::until(rig.patience(Duration::from_secs(5)), || {
-        ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
+    rig.eventually(5, || {
+        rig.pool().holds(&[])?;
         match helper.ask(&Request::PoolStatus { pool: "default".parse()? })? {
             Reply::Pool(status) => ensure!(status.promised == 0, "{} bytes are promised to nobody", status.promised),
             other => bail!("no pool status: {other:?}"),

@@ -33,9 +33,7 @@ const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 fn reported(rig: &Rig, limit: Duration, wanted: &Condition) -> Result<()> {
     let helper = rig.helper()?;
     wait::until(rig.patience(limit), || {
-        let status = helper.pool_status("default")?;
-        ensure!(status.conditions.as_slice().contains(wanted), "{status:?}");
-        Ok(())
+        helper.check_status("default", |status| status.conditions.as_slice().contains(wanted))
     })
 }
 
@@ -89,8 +87,7 @@ fn a_tenant_that_takes_all_project_ids_is_reported(rig: &mut Rig) -> Result<()> 
         retag(&file, project)?;
     }
     // It scans the projects once a minute, and soon after it has started.
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     let create_another = helper::create("vol-b", directory_spec(16 << 20));
     denied(helper.request(&create_another)?, ErrorKind::NoSpace, "no free project id")?;
     // Its inodes are promised as well.
@@ -100,7 +97,7 @@ fn a_tenant_that_takes_all_project_ids_is_reported(rig: &mut Rig) -> Result<()> 
     reported(rig, REPORTED_WITHIN, &evasion)?;
     // One id is enough, whichever it is.
     fs::remove_file(target.join("7042"))?;
-    wait::until(rig.patience(Duration::from_secs(10)), || helper.ask(&create_another).map(drop))?;
+    rig.eventually(10, || helper.ask(&create_another).map(drop))?;
     let limited: Vec<u32> = quotas::inodes(&rig.pool().directory)?
         .iter()
         .filter(|quota| quota.limit > 0)
@@ -127,10 +124,8 @@ fn a_file_moved_into_a_deleted_volumes_project_is_reported(rig: &mut Rig) -> Res
     let status = helper.pool_status("default")?;
     ensure!(status.emptying == 1 && status.promised == promised, "{status:?}, {promised} bytes before the deletion");
     fs::remove_file(&file)?;
-    wait::until(rig.patience(Duration::from_secs(40)), || {
-        let status = helper.pool_status("default")?;
-        ensure!(status.emptying == 0 && status.conditions.as_slice().is_empty(), "{status:?}");
-        Ok(())
+    rig.eventually(40, || {
+        helper.check_status("default", |status| status.emptying == 0 && status.conditions.as_slice().is_empty())
     })?;
     Ok(())
 }

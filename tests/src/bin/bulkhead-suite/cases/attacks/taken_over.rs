@@ -13,7 +13,6 @@ use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
 use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
-use bulkhead_tests::wait;
 use nix::errno::Errno;
 use nix::libc;
 
@@ -46,14 +45,9 @@ fn open(process: &mut Takeover, directory: i64, path: &[u8], flags: i32) -> Resu
 }
 
 fn an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere(rig: &mut Rig) -> Result<()> {
-    let server = rig.running_helper()?.pid();
-    let emptier = processes::descendants(i32::try_from(server)?)?.first().context("an emptier")?.pid;
-    let patience = rig.patience(Duration::from_secs(5));
+    let (emptier, patience) = (rig.emptier_pid()?, rig.patience(Duration::from_secs(5)));
     // It is still being confined when the helper may already be serving.
-    wait::until(patience, || {
-        ensure!(fs::read_to_string(format!("/proc/{emptier}/status"))?.contains("\nSeccomp:\t2\n"), "no filter yet");
-        Ok(())
-    })?;
+    rig.eventually(5, || processes::check_filtered(emptier))?;
     let pool = descriptor(emptier, Metadata::is_dir)?;
     let marker = rig.pool().directory.join(".bulkhead");
     let before = fs::read(&marker)?;

@@ -61,7 +61,7 @@ fn dies_in(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
     take(&helper, "vol-a", "snap-1")?;
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
     fill(&rig.target("vol-a"), 2, 0, SIZE)?;
-    let process = i32::try_from(rig.running_helper()?.pid())?;
+    let process = rig.helper_pid()?;
     let delayed = Tracer::delay(process, call, rig.patience(Duration::from_secs(30)))?;
     helper.send(&encode(request)?)?;
     ensure!(!helper.is_answered(Duration::from_millis(300))?, "it does not come to {call}");
@@ -119,15 +119,11 @@ fn check_kept(rig: &Rig, request: &Request) -> Result<()> {
     helper.ask_patiently(request)?;
     let of_snapshot = matches!(request, Request::CreateFrom { source, .. } if *source == volume("snap-1"));
     check_filled(&rig.pool().image("new"), if of_snapshot { 1 } else { 2 }, 0, SIZE)?;
-    wait::until(rig.patience(Duration::from_secs(10)), || {
-        let entries = rig.pool().entries()?;
-        ensure!(entries == ["new", "snap-1", "vol-a", "vol-b"], "{entries:?}");
-        Ok(())
-    })?;
+    rig.eventually(10, || rig.pool().holds(&["new", "snap-1", "vol-a", "vol-b"]))?;
     let is_snapshot = matches!(request, Request::CreateSnapshot { .. });
     let last = if is_snapshot { delete_snapshot("new") } else { delete("new") };
     helper.ask_all([last, delete_snapshot("snap-1"), delete("vol-a"), delete("vol-b")])?;
-    wait::until(rig.patience(Duration::from_secs(10)), || {
+    rig.eventually(10, || {
         let (entries, status) = (rig.pool().entries()?, helper.pool_status("default")?);
         ensure!(entries.is_empty() && status.promised == 0 && status.emptying == 0, "{entries:?} {status:?}");
         Ok(())

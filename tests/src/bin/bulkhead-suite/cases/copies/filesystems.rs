@@ -23,8 +23,7 @@ cases! {
 fn start(rig: &mut Rig, filesystems: u32) -> Result<HelperClient> {
     make_pool(rig, filesystems)?;
     ensure!(rig.helper_flags == helper_flags());
-    rig.start_helper()?;
-    rig.helper()
+    rig.started_helper()
 }
 
 fn publish(helper: &HelperClient, id: &str) -> Result<()> {

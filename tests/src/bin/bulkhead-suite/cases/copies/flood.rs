@@ -1,14 +1,11 @@
 //! A frontend that takes snapshots as fast as it can, until it is refused: other volumes keep what they were promised, and
 //! once all are deleted nothing is left.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, PoolStatus, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 use super::promises::{rest, rewrite_in_pieces};
 use super::{check_filled, end, fill, gone, listed, publish, start, take};
@@ -48,7 +45,7 @@ fn delete_all(rig: &Rig, helper: &HelperClient) -> Result<()> {
 
 /// Waits until a pool has as much room as it had.
 fn check_room(rig: &Rig, helper: &HelperClient, before: &PoolStatus) -> Result<()> {
-    wait::until(rig.patience(Duration::from_secs(10)), || {
+    rig.eventually(10, || {
         let after = helper.pool_status("default")?;
         ensure!(after.promised == before.promised, "{before:?}, and in the end {after:?}");
         ensure!(after.available + MIB >= before.available, "{before:?}, and in the end {after:?}");
@@ -89,17 +86,14 @@ fn snapshots_without_end_take_no_other_volumes_room(rig: &mut Rig) -> Result<()>
         end(&helper, id)?;
     }
     delete_all(rig, &helper)?;
-    ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
-    Ok(())
+    rig.pool().holds(&[])
 }
 
 /// Each takes a directory, a file and what is noted of them, although it refers to nothing. The name of their source is so
 /// long that what is noted of them does not fit into an inode.
 fn snapshots_of_nothing_take_no_other_volumes_room(rig: &mut Rig) -> Result<()> {
     let (helper, nothing) = (start(rig)?, format!("nothing-{}", "x".repeat(122)));
-    for id in ["vol-a", &nothing] {
-        helper.ask(&create(id, image_spec(SIZE)))?;
-    }
+    helper.ask_all(["vol-a", &nothing].map(|id| create(id, image_spec(SIZE))))?;
     publish(&helper, "vol-a")?;
     fill(&rig.target("vol-a"), 1, 0, SIZE)?;
     take(&helper, "vol-a", "kept")?;

@@ -23,8 +23,7 @@ cases! {
 
 fn start(rig: &mut Rig) -> Result<HelperClient> {
     make_pool(rig, 4)?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     for (id, spec) in
         [("vol-a", filesystem_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(1 << 20))]
     {
@@ -67,8 +66,7 @@ fn no_copy_is_of_another_kind_than_its_source(rig: &mut Rig) -> Result<()> {
     for spec in snapshots {
         denied(helper.request(&create("vol-d", spec))?, ErrorKind::Invalid, "snapshot")?;
     }
-    ensure!(rig.pool().entries()? == ["snap-a", "snap-b", "vol-a", "vol-b", "vol-c"], "nothing else is left");
-    Ok(())
+    rig.pool().holds(&["snap-a", "snap-b", "vol-a", "vol-b", "vol-c"])
 }
 
 fn a_snapshot_is_nothing_but_a_snapshot(rig: &mut Rig) -> Result<()> {
@@ -111,17 +109,14 @@ fn a_snapshot_is_nothing_but_a_snapshot(rig: &mut Rig) -> Result<()> {
         let at = Request::Usage { volume: own(), target: Some(target("work", "t")) };
         denied(helper.request(&at)?, ErrorKind::NotFound, id)?;
     }
-    for id in ["snap-a", "snap-b", "snap-a"] {
-        helper.ask(&delete_snapshot(id))?;
-    }
+    helper.ask_all(["snap-a", "snap-b", "snap-a"].map(delete_snapshot))?;
     Ok(())
 }
 
 fn a_copy_stays_in_the_pool_of_its_source(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.add_pool("other")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask(&create("vol-a", image_spec(1 << 20)))?;
     take(&helper, "vol-a", "snap-a")?;
     for source in ["vol-a", "snap-a"] {
@@ -170,8 +165,7 @@ fn a_record_of_another_kind_is_not_served(rig: &mut Rig) -> Result<()> {
     };
     set("snap-a", &records[1])?;
     set("snap-b", &records[0])?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     for id in ["snap-a", "snap-b"] {
         for spec in [filesystem_spec(SIZE), image_spec(SIZE)] {
             denied(helper.request(&create_from("vol-d", spec, id))?, ErrorKind::PoolBroken, "its image is not")?;
@@ -181,8 +175,7 @@ fn a_record_of_another_kind_is_not_served(rig: &mut Rig) -> Result<()> {
     set("snap-a", &records[0])?;
     set("snap-b", &records[1])?;
     rustix::fs::removexattr(rig.pool().volume("snap-b"), "trusted.bulkhead.origin")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     denied(helper.request(&create_from("vol-d", image_spec(SIZE), "snap-b"))?, ErrorKind::PoolBroken, "copy of")?;
     helper.ask(&delete_snapshot("snap-a"))?;
     rig.stop_helper()?;
@@ -213,8 +206,7 @@ fn a_tenants_image_in_place_of_a_filesystems_is_not_copied(rig: &mut Rig) -> Res
             denied(helper.request(&create_snapshot(id, snapshot))?, ErrorKind::PoolBroken, "image")?;
         }
     }
-    ensure!(pool.entries()? == ["snap-a", "vol-a", "vol-b", "vol-c"], "nothing else is left");
-    Ok(())
+    pool.holds(&["snap-a", "vol-a", "vol-b", "vol-c"])
 }
 
 fn an_older_client_neither_sees_snapshots_nor_makes_any(rig: &mut Rig) -> Result<()> {

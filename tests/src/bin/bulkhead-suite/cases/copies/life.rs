@@ -63,9 +63,7 @@ fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
     for id in ["vol-a", "vol-b", "vol-c"] {
         end(&helper, id)?;
     }
-    for id in ["snap-1", "snap-2", "snap-1"] {
-        helper.ask(&delete_snapshot(id))?;
-    }
+    helper.ask_all(["snap-1", "snap-2", "snap-1"].map(delete_snapshot))?;
     Ok(())
 }
 
@@ -107,8 +105,7 @@ fn sources_and_copies_are_deleted_in_any_order(rig: &mut Rig) -> Result<()> {
     // It was never published, and yet may be the last to hold what is in it.
     let unused = discard("vol-b");
     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
     helper.ask(&delete("vol-b"))?;
     denied(helper.request(&create_snapshot("vol-a", "snap-1"))?, ErrorKind::NotFound, "vol-a")?;
@@ -117,9 +114,7 @@ fn sources_and_copies_are_deleted_in_any_order(rig: &mut Rig) -> Result<()> {
 
 fn a_repeated_request_finds_what_is_there(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    for id in ["vol-a", "vol-z"] {
-        helper.ask(&create(id, image_spec(SIZE)))?;
-    }
+    helper.ask_all(["vol-a", "vol-z"].map(|id| create(id, image_spec(SIZE))))?;
     let first = take(&helper, "vol-a", "snap-1")?;
     ensure!(take(&helper, "vol-a", "snap-1")? == first);
     let exists = |request: &Request| denied(helper.request(request)?, ErrorKind::AlreadyExists, "exists");
@@ -164,8 +159,7 @@ fn snapshots_are_found_again_after_a_restart(rig: &mut Rig) -> Result<()> {
     ensure!(before.0.len() == 6 && before.2 == [volume("vol-a"), volume("vol-b")], "{before:?}");
     ensure!((before.3, before.4) == (6, 200_000), "{before:?}");
     ensure!(listed(&helper, Some("vol-b"))?.len() == 1 && listed(&helper, Some("vol-c"))?.is_empty());
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     let after = known(&helper)?;
     ensure!(after == before, "before {before:?}, after {after:?}");
     check_filled(&rig.pool().image("snap-5"), 1, 0, SIZE)?;
@@ -190,7 +184,7 @@ fn a_volume_in_too_many_pieces_is_not_copied(rig: &mut Rig) -> Result<()> {
     let Err(error) = response else { bail!("{response:?}") };
     let ErrorKind::TooFragmented { extents, limit: 20 } = error.kind else { bail!("{error:?}") };
     ensure!(extents > 40 && error.message.as_str().contains("extents=20"), "{error:?}");
-    ensure!(rig.pool().entries()? == ["snap-1", "vol-a"], "nothing is left");
+    rig.pool().holds(&["snap-1", "vol-a"])?;
     // What holds still is in fewer pieces.
     helper.ask_all([create_from("vol-b", image_spec(SIZE), "snap-1"), delete("vol-b")])?;
     end(&helper, "vol-a")?;
@@ -199,8 +193,7 @@ fn a_volume_in_too_many_pieces_is_not_copied(rig: &mut Rig) -> Result<()> {
 
 fn a_pool_that_cannot_share_blocks_says_so(rig: &mut Rig) -> Result<()> {
     rig.add_pool_without_shared_blocks("default")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     let counts = helper.ask(&Request::PoolCounts { pool: "default".parse()? })?;
     ensure!(matches!(counts, Reply::Counts { extent_limit: 0, .. }), "{counts:?}");

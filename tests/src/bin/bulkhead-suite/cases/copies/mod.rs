@@ -48,9 +48,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Starts a helper with one pool.
 fn start(rig: &mut Rig) -> Result<HelperClient> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    rig.helper()
+    rig.started_helper()
 }
 
 /// Publishes a block volume at the target of its name.
@@ -129,7 +127,7 @@ fn check_filled(path: &Path, byte: u8, offset: u64, length: u64) -> Result<()> {
 
 /// Waits until nothing is left of what was deleted.
 fn gone(rig: &Rig) -> Result<()> {
-    bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(20)), || {
+    rig.eventually(20, || {
         for pool in &rig.pools {
             let status = rig.helper()?.pool_status(&pool.name)?;
             ensure!(status.emptying == 0, "{status:?}");

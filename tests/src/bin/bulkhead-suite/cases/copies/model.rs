@@ -36,13 +36,11 @@ struct Model<'a> {
 }
 
 fn every_promise_of_a_random_pool_is_kept(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     run(rig, 1, 60)
 }
 
 fn every_promise_of_many_random_pools_is_kept(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     (2..22).try_for_each(|seed| run(rig, seed, 80))
 }

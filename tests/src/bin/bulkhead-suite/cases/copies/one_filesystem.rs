@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, PoolName, Reply, Request, Response};
@@ -12,7 +11,6 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::{Pool, format_image, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
-use bulkhead_tests::wait;
 
 use super::promises::{rest, rewrite_in_pieces};
 use super::{check_filled, end, fill, gone, publish, take};
@@ -53,8 +51,7 @@ fn two_pools_on_one_filesystem_promise_its_room_once(rig: &mut Rig) -> Result<()
         add_pool_below(rig, &disk, name)?;
     }
     rig.pools[0].options.push_str(",extents=20");
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let [default, other]: [PoolName; 2] = ["default".parse()?, "other".parse()?];
     let promised = |helper: &HelperClient| -> Result<u64> {
         let found = [helper.pool_status("default")?, helper.pool_status("other")?];
@@ -105,7 +102,7 @@ fn two_pools_on_one_filesystem_promise_its_room_once(rig: &mut Rig) -> Result<()
     helper.ask(&delete("vol-z"))?;
     gone(rig)?;
     // Where no project counts what is shared, what has come apart is taken for others' files.
-    wait::until(rig.patience(Duration::from_secs(20)), || {
+    rig.eventually(20, || {
         ensure!(super::promises::rest(&helper)? > 3 * SIZE, "{:?}", helper.pool_status("other")?);
         Ok(())
     })?;
@@ -117,9 +114,7 @@ fn two_pools_on_one_filesystem_promise_its_room_once(rig: &mut Rig) -> Result<()
     for id in ["vol-a", "vol-b"] {
         end(&helper, id)?;
     }
-    for id in ["snap-a", "snap-b", "snap-c"] {
-        helper.ask(&delete_snapshot(id))?;
-    }
+    helper.ask_all(["snap-a", "snap-b", "snap-c"].map(delete_snapshot))?;
     gone(rig)?;
     ensure!(promised(&helper)? == 0, "{} bytes stay promised", promised(&helper)?);
     stop(rig, &disk)
@@ -129,8 +124,7 @@ fn two_pools_on_one_filesystem_promise_its_room_once(rig: &mut Rig) -> Result<()
 fn stop(rig: &mut Rig, disk: &std::path::Path) -> Result<()> {
     rig.stop_helper()?;
     rig.pools.clear();
-    wait::until(rig.patience(Duration::from_secs(10)), || bulkhead_tests::observe::mounts::unmount_all(disk))?;
-    rig.add_pool("default")?;
+    rig.eventually(10, || bulkhead_tests::observe::mounts::unmount_all(disk))?;
     rig.start_helper()
 }
 
@@ -145,8 +139,7 @@ fn copies_beside_files_of_others_keep_their_promises(rig: &mut Rig) -> Result<()
     };
     std::fs::create_dir(disk.join("default"))?;
     rig.pools = vec![Pool::plain(&disk.join("default"), "default")?];
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let empty = rest(&helper)?;
     ensure!(empty <= free(&disk)?, "{empty} bytes of {}", free(&disk)?);
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
@@ -179,12 +172,10 @@ fn copies_beside_files_of_others_keep_their_promises(rig: &mut Rig) -> Result<()
     for id in ["vol-a", "vol-b", "vol-c", "vol-z"] {
         end(&helper, id)?;
     }
-    for id in ["snap-1", "snap-2"] {
-        helper.ask(&delete_snapshot(id))?;
-    }
+    helper.ask_all(["snap-1", "snap-2"].map(delete_snapshot))?;
     gone(rig)?;
     // Nothing of it is left, once XFS has freed it: all that is missing are the others' files.
-    wait::until(rig.patience(Duration::from_secs(20)), || {
+    rig.eventually(20, || {
         let after = rest(&helper)?;
         ensure!(after + 16 * MIB + 2 * MIB >= empty, "{empty} could be promised at first, and {after} in the end");
         Ok(())

@@ -9,6 +9,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use bulkhead_protocol::{Reply, Request, VolumeKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::processes::resident;
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::RunOptions;
@@ -57,25 +58,16 @@ fn multiply(pool: &Pool, snapshot: &str, number: usize) -> Result<()> {
     Ok(())
 }
 
-fn resident(rig: &mut Rig) -> Result<String> {
-    let status = fs::read_to_string(format!("/proc/{}/status", rig.running_helper()?.pid()))?;
-    Ok(status.lines().filter(|line| line.starts_with("VmRSS")).collect())
-}
-
 fn nineteen_thousand_snapshots_are_served(rig: &mut Rig) -> Result<()> {
     const NUMBER: usize = 19_000;
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&create(id, image_spec(MIB)))?;
-    }
+    let helper = rig.started_helper()?;
+    helper.ask_all(["vol-a", "vol-b"].map(|id| create(id, image_spec(MIB))))?;
     take(&helper, "vol-a", "snap-1")?;
-    eprintln!("{}", resident(rig)?);
+    eprintln!("{} bytes", resident(rig.helper_pid()?)?);
     rig.stop_helper()?;
     multiply(&rig.pool().clone(), "snap-1", NUMBER)?;
     let (_, start) = timed("start", || rig.start_helper())?;
-    eprintln!("{}", resident(rig)?);
+    eprintln!("{} bytes", resident(rig.helper_pid()?)?);
     let helper = rig.helper()?;
     let pool = || "default".parse();
     let (_, status) = timed("status", || helper.pool_status("default"))?;
@@ -172,8 +164,7 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
     fs::create_dir_all(&templates)?;
     let pool = Pool::make(&run_options, &templates, &rig.work().join("pools/default"), "default")?;
     rig.pools.push(pool);
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let mut spec = image_spec(SIZE);
     if let VolumeKind::Image { sparse, .. } = &mut spec.kind {
         *sparse = true;
@@ -249,12 +240,8 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
 
 /// All of one volume, of which there can be one at a time; and a client that wants something else is served meanwhile.
 fn twenty_clients_take_snapshots_at_once(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&create(id, image_spec(4 * MIB)))?;
-    }
+    let helper = rig.started_helper()?;
+    helper.ask_all(["vol-a", "vol-b"].map(|id| create(id, image_spec(4 * MIB))))?;
     let (is_over, socket) = (AtomicBool::new(false), rig.helper_socket());
     let taken = std::thread::scope(|scope| -> Result<usize> {
         let clients: Vec<_> = (0..20)

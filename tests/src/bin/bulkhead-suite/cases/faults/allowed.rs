@@ -36,7 +36,7 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
     operations::prepare(rig)?;
     rig.start_helper()?;
     let log = rig.work().join("calls");
-    let server = i32::try_from(rig.running_helper()?.pid())?;
+    let server = rig.helper_pid()?;
     let mounter = filesystems::mounter_of(server)?;
     let others: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
     let tracer = Tracer::follow_processes(&[&others[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;

@@ -1,12 +1,9 @@
 //! The points of the matrices: each system call of each operation, found by tracing every operation once.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::Place;
 use bulkhead_tests::strace::{Call, Tracer, calls};
-use bulkhead_tests::wait;
 
 use super::operations::Operation;
 use super::session::{Session, undo};
@@ -66,7 +63,7 @@ fn follow(rig: &mut Rig, operation: &Operation) -> Result<Vec<Call>> {
 
 /// Waits until nothing is left in the pool, and everything its volumes used is released.
 pub fn emptied(rig: &Rig) -> Result<()> {
-    wait::until(rig.patience(Duration::from_secs(15)), || {
+    rig.eventually(15, || {
         let left = rig.pool().entries()?;
         ensure!(left.is_empty(), "the pool still holds {left:?}");
         let status = rig.helper()?.pool_status("default")?;

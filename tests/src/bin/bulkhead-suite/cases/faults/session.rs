@@ -25,7 +25,7 @@ pub struct Session {
 impl Session {
     /// Connects.
     pub fn open(rig: &mut Rig) -> Result<Self> {
-        let helper = i32::try_from(rig.running_helper()?.pid())?;
+        let helper = rig.helper_pid()?;
         let before: BTreeSet<String> = sockets(helper)?.into_iter().map(|(_, socket)| socket).collect();
         let client = rig.helper()?;
         let new = sockets(helper)?.into_iter().map(|(_, socket)| socket).find(|socket| !before.contains(socket));
@@ -135,9 +135,9 @@ pub struct Figures {
 
 impl Figures {
     /// The current figures, with one connection.
-    pub fn now(rig: &mut Rig) -> Result<Self> {
+    pub fn now(rig: &Rig) -> Result<Self> {
         let client = rig.helper()?;
-        let descriptors = fs::read_dir(format!("/proc/{}/fd", rig.running_helper()?.pid()))?.count();
+        let descriptors = processes::descriptors(rig.helper_pid()?)?;
         let pool = client.pool_status("default")?;
         let conditions = pool.conditions.as_slice().to_vec();
         let (promised, volumes, emptying) = (pool.promised, pool.volumes, pool.emptying);
@@ -146,8 +146,8 @@ impl Figures {
 
     /// Checks that the figures are as before. The emptier receives a job that could not be sent at first after some
     /// seconds.
-    pub fn check(&self, rig: &mut Rig) -> Result<()> {
-        wait::until(rig.patience(Duration::from_secs(15)), || {
+    pub fn check(&self, rig: &Rig) -> Result<()> {
+        rig.eventually(15, || {
             let now = Self::now(rig)?;
             // A helper that has started since may not have been asked for its sockets yet.
             let fewer = Self { descriptors: now.descriptors.max(self.descriptors), ..now };
@@ -160,7 +160,7 @@ impl Figures {
 
 /// Sends the request until it is no longer `Busy`; it must be granted.
 pub fn granted(rig: &Rig, request: &Request) -> Result<()> {
-    wait::until(rig.patience(Duration::from_secs(2)), || match rig.helper()?.request(request)? {
+    rig.eventually(2, || match rig.helper()?.request(request)? {
         Err(error) if error.kind == ErrorKind::Busy => anyhow::bail!("busy: {error}"),
         _ => Ok(()),
     })?;

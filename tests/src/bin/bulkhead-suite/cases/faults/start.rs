@@ -106,7 +106,7 @@ fn clear(rig: &mut Rig) -> Result<()> {
     rig.abandon();
     mounts::unmount_all(rig.kubelet.root())?;
     mounts::unmount_all(&rig.publish_directory())?;
-    loops::backed_by(&rig.pool().device()?)?.iter().try_for_each(loops::detach)?;
+    loops::backed_by(&rig.pool().device()?)?.iter().try_for_each(|device| loops::detach(&device.path))?;
     rig.start_helper()?;
     for id in published(rig) {
         rig.helper()?.ask(&delete(id))?;
@@ -224,7 +224,7 @@ fn gives_a_reason(helper: &Daemon, begun: usize) -> Result<()> {
 }
 
 fn emptied_but_volumes(rig: &Rig) -> Result<()> {
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(15)), || {
+    rig.eventually(15, || {
         let left = rig.pool().entries()?;
         ensure!(left == published(rig), "the pool holds {left:?}");
         Ok(())

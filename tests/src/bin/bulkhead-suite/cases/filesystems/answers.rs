@@ -6,15 +6,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, Response, decode, encode};
 use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::observe::mounts;
+use bulkhead_tests::observe::{mounts, processes};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
 use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
 use bulkhead_tests::wait;
 use nix::libc;
 
-use super::{SIZE, check_detached, check_image, mounter, start};
+use super::{SIZE, check_detached, check_image, confined, start};
 
 cases! {
     what_is_not_the_mount_that_was_asked_for_ends_the_helper: Bare + Kernel,
@@ -41,14 +42,8 @@ struct Taken {
 
 impl Taken {
     /// Takes over the mounter, and then asks for vol-a's filesystem.
-    fn start(rig: &mut Rig) -> Result<Self> {
-        let patience = rig.patience(Duration::from_secs(5));
-        wait::until(patience, || {
-            let status = fs::read_to_string(format!("/proc/{}/status", mounter(rig)?))?;
-            ensure!(status.contains("\nSeccomp:\t2\n"), "no filter yet");
-            Ok(())
-        })?;
-        let pid = mounter(rig)?;
+    fn start(rig: &Rig) -> Result<Self> {
+        let (pid, patience) = (confined(rig)?, rig.patience(Duration::from_secs(5)));
         let numbers = fs::read_dir(format!("/proc/{pid}/fd"))?;
         let mut numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i64>().ok());
         let line = numbers.find(|number| *number > 2).context("a connection to the server")?;
@@ -59,16 +54,13 @@ impl Taken {
         taken.call(libc::SYS_capset, &[Bytes(&header), Bytes(&data)])?;
         let client = rig.helper()?;
         client.send(&encode(&mount_filesystem("vol-a"))?)?;
-        let mut device = None;
-        wait::until(patience, || {
-            for entry in fs::read_dir(format!("/proc/{pid}/root"))? {
-                let name = entry?.file_name().to_string_lossy().into_owned();
-                device = device.take().or_else(|| name.starts_with("loop").then(|| format!("/{name}\0")));
-            }
-            ensure!(device.is_some(), "there is no node yet");
-            Ok(())
+        let device = wait::until(patience, || {
+            let names = fs::read_dir(format!("/proc/{pid}/root"))?.map(|entry| Ok(entry?.file_name()));
+            let names = names.collect::<Result<Vec<_>>>()?;
+            let node = names.iter().filter_map(|name| name.to_str()).find(|name| name.starts_with("loop"));
+            Ok(format!("/{}\0", node.context("there is no node yet")?))
         })?;
-        Ok(Self { taken, line, device: device.context("a node")?, client })
+        Ok(Self { taken, line, device, client })
     }
 
     fn call(&mut self, call: i64, arguments: &[Argument]) -> Result<i64> {
@@ -235,18 +227,15 @@ fn an_error_with_whatever_comes_beside_it_is_an_error(rig: &mut Rig) -> Result<(
 fn a_mount_with_something_beside_it_is_that_mount(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    let open = |rig: &mut Rig| -> Result<usize> {
-        Ok(fs::read_dir(format!("/proc/{}/fd", rig.running_helper()?.pid()))?.count())
-    };
+    let helper = rig.helper_pid()?;
     let mut taken = Taken::start(rig)?;
-    let before = open(rig)?;
+    let before = processes::descriptors(helper)?;
     let (mount, other) = (taken.mount_of_device(&[])?, taken.mount("tmpfs", &[])?);
     taken.answer(&[0; 4], &[mount, other, taken.line])?;
     let answered = taken.end(rig)?;
     ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
-    ensure!(open(rig)? <= before, "the helper keeps what came beside it");
-    renew(rig)?;
-    Ok(())
+    ensure!(processes::descriptors(helper)? <= before, "the helper keeps what came beside it");
+    renew(rig)
 }
 
 /// It can hold up the end of its own pool's filesystems. Nothing is attached twice for that.
@@ -261,11 +250,8 @@ fn a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end(rig: &mut Rig) -> R
     ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
     let helper = rig.helper()?;
     for _ in 0..2 {
-        let refused = helper.request(&delete("vol-a"))?;
-        ensure!(matches!(&refused, Err(error) if error.kind == ErrorKind::Busy), "{refused:?}");
+        denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "")?;
     }
-    let devices = bulkhead_tests::observe::loops::backed_by(&rig.pool().device()?)?;
-    ensure!(devices.len() == 1, "{devices:?}");
-    renew(rig)?;
-    Ok(())
+    rig.pool().only_device()?;
+    renew(rig)
 }

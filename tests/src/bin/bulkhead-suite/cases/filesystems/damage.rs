@@ -65,7 +65,7 @@ fn a_rotten_image_is_not_mounted_and_harms_no_other(rig: &mut Rig) -> Result<()>
             denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::Invalid, "not mounted")?;
             fs::write(rig.target("b/file"), what)?;
             helper.ask(&delete("vol-a"))?;
-            bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(15)), || {
+            rig.eventually(15, || {
                 ensure!(rig.pool().entries()? == ["vol-b"], "it is being emptied");
                 Ok(())
             })
@@ -220,8 +220,7 @@ fn what_rots_while_it_is_mounted_harms_no_other(rig: &mut Rig) -> Result<()> {
 /// Below a sparse image there may be no block left.
 fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(rig: &mut Rig) -> Result<()> {
     make_pool_of(rig, 1024, 2)?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let mut preallocated = filesystem_spec(SIZE);
     if let VolumeKind::Filesystem { sparse, .. } = &mut preallocated.kind {
         *sparse = false;

@@ -137,15 +137,13 @@ fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(rig: &mut Rig) -> 
     rig.kill_helper()?;
     let [one, other] = ["vol-f", "vol-b"].map(|id| rig.pool().volume(id));
     exchange(&one, &other)?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     denied(helper.request(&mount_filesystem("vol-f"))?, ErrorKind::WrongKind, "vol-f")?;
     denied(helper.request(&attach("vol-b"))?, ErrorKind::WrongKind, "vol-b")?;
     rig.kill_helper()?;
     exchange(&one, &other)?;
     // Two volumes of one kind on one image would be two filesystems that write there.
-    rig.start_helper()?;
-    rig.helper()?.ask(&create("vol-g", filesystem_spec(SIZE)))?;
+    rig.started_helper()?.ask(&create("vol-g", filesystem_spec(SIZE)))?;
     if !quotas {
         rig.kill_helper()?;
         let from = rig.pool().image("vol-f");
@@ -168,8 +166,7 @@ fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(rig: &mut Rig) -> 
     rig.kill_helper()?;
     fsetxattr(&restored, MARK, b"1", XattrFlags::CREATE)?;
     drop(restored);
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask_all([mount_filesystem("vol-f"), bind("vol-f", "f")])?;
     ensure!(fs::read(rig.target("f/file"))? == b"content");
     helper.ask_all([unbind("vol-f", "f"), unmount_filesystem("vol-f")])?;
@@ -227,8 +224,7 @@ type Class = &'static [(&'static str, &'static str)];
 /// The objects of Kubernetes reach the node as the fields of calls.
 fn objects_that_are_edited_change_no_kind(rig: &mut Rig) -> Result<()> {
     rig.add_pool_for_filesystems("default")?;
-    rig.start()?;
-    let client = rig.csi()?;
+    let client = rig.started_csi()?;
     let size = i64::try_from(SIZE)?;
     let images: Class = &[("backing", "image"), ("sparse", "true")];
     let of_class = |name, capability, class: Class| CreateVolumeRequest {

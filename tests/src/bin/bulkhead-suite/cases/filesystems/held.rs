@@ -12,7 +12,6 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{mount_image, run};
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 use super::{SIZE, check_detached, check_image, end, make_pool, start};
 use crate::cases::attacks::frozen::Frozen;
@@ -33,7 +32,7 @@ impl Holder {
         let arguments = ["--mount", "--propagation", "private", "sleep", "600"];
         let holder = Self(Command::new("unshare").args(arguments).current_dir(rig.target(target)).spawn()?);
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
-        wait::until(rig.patience(Duration::from_secs(10)), || {
+        rig.eventually(10, || {
             let program = fs::read_to_string(format!("/proc/{}/comm", holder.0.id()))?;
             ensure!(namespace(&holder.0.id().to_string())? != namespace("self")? && program.trim() == "sleep");
             Ok(())
@@ -61,14 +60,13 @@ fn what_a_process_still_has_mounted_is_not_let_go(rig: &mut Rig) -> Result<()> {
         denied(helper.request(&request)?, ErrorKind::Busy, "vol-a").with_context(|| request.name())?;
     }
     drop(helper);
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "vol-a").context("after a restart")?;
     helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     ensure!(fs::read(rig.target("a/file"))? == b"content");
     helper.ask(&unbind("vol-a", "a"))?;
     drop(holder);
-    wait::until(rig.patience(Duration::from_secs(20)), || helper.ask(&unmount_filesystem("vol-a")).map(drop))?;
+    rig.eventually(20, || helper.ask(&unmount_filesystem("vol-a")).map(drop))?;
     check_detached(rig)?;
     check_image(rig, "vol-a")
 }
@@ -82,11 +80,8 @@ fn check_other(rig: &Rig) -> Result<()> {
 fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> {
     make_pool(rig, 3)?;
     rig.add_pool("other")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&create(id, filesystem_spec(SIZE)))?;
-    }
+    let helper = rig.started_helper()?;
+    helper.ask_all(["vol-a", "vol-b"].map(|id| create(id, filesystem_spec(SIZE))))?;
     helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     helper.send(&encode(&mount_filesystem("vol-b"))?)?;
@@ -111,8 +106,7 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> 
     check_other(rig).context("after a start")?;
     drop(frozen);
     rig.await_end_of_helper(rig.patience(Duration::from_secs(60)))?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let size = 2 * SIZE;
     ensure!(helper.ask(&grow_filesystem("vol-a", size))? == Reply::Size(bytes(size)));
     helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a"), delete("vol-b")])?;
@@ -140,11 +134,10 @@ fn a_pool_that_has_shut_down_lets_its_filesystems_go(rig: &mut Rig) -> Result<()
     ensure!(mounts::below(&rig.publish_directory())?.is_empty());
     drop(helper);
     rig.kill_helper()?;
-    wait::until(rig.patience(Duration::from_secs(15)), || mounts::unmount_all(&directory))?;
+    rig.eventually(15, || mounts::unmount_all(&directory))?;
     mount_image(&rig.run_options, &directory.with_extension("disk"), &directory)?;
     check_detached(rig)?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
     ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
     end(rig, &helper, &["vol-a"])

@@ -134,9 +134,7 @@ fn a_pool_has_no_more_filesystems_than_it_is_configured_for(rig: &mut Rig) -> Re
     let helper = rig.helper()?;
     let number = |wanted| check_counts(&helper, (2, wanted));
     number(0)?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&create(id, filesystem_spec(SIZE)))?;
-    }
+    helper.ask_all(["vol-a", "vol-b"].map(|id| create(id, filesystem_spec(SIZE))))?;
     number(2)?;
     denied(helper.request(&create("vol-c", filesystem_spec(SIZE)))?, ErrorKind::NoSpace, "filesystems=2")?;
     helper.ask_all([create("vol-d", directory_spec(1 << 20)), delete("vol-a")])?;
@@ -154,8 +152,7 @@ fn a_pool_that_is_not_configured_for_them_has_none(rig: &mut Rig) -> Result<()> 
     rig.pools[0].options = options.replace(",filesystems=3", "");
     rig.helper_flags.clear();
     drop(helper);
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     ensure!(super::mounter(rig).is_err(), "there is a mounter");
     check_counts(&helper, (0, 1))?;
     for request in

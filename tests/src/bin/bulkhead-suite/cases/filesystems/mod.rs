@@ -86,16 +86,21 @@ fn end(rig: &Rig, helper: &HelperClient, ids: &[&str]) -> Result<()> {
 }
 
 /// The process that mounts.
-fn mounter(rig: &mut Rig) -> Result<i32> {
-    mounter_of(i32::try_from(rig.running_helper()?.pid())?)
+fn mounter(rig: &Rig) -> Result<i32> {
+    mounter_of(rig.helper_pid()?)
+}
+
+/// The process that mounts, once it is confined.
+fn confined(rig: &Rig) -> Result<i32> {
+    rig.eventually(5, || {
+        let pid = mounter(rig)?;
+        processes::check_filtered(pid).map(|()| pid)
+    })
 }
 
 /// That of a helper.
 pub fn mounter_of(helper: i32) -> Result<i32> {
-    let is_one = |pid: i32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("Uid:") && line.contains(&MOUNTER_UID.to_string()))
-    };
+    let is_one = |pid: i32| processes::status(pid, "Uid").is_ok_and(|users| users.contains(&MOUNTER_UID.to_string()));
     let found = processes::descendants(helper)?.into_iter().map(|process| process.pid).find(|pid| is_one(*pid));
     found.context("there is no mounter")
 }

@@ -10,12 +10,10 @@ use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
 use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
-use bulkhead_tests::wait;
 use nix::libc;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::Signal;
 
-use super::{MOUNTER_UID, SIZE, mounter, start};
+use super::{MOUNTER_UID, SIZE, confined, mounter, start};
 
 cases! {
     a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open: Bare + Kernel,
@@ -23,16 +21,6 @@ cases! {
     what_is_no_mount_of_the_device_is_not_placed: Bare + Kernel,
     a_helper_without_its_mounter_ends_and_is_started_anew: Bare + Kernel,
     without_filesystems_there_is_no_mounter: Bare,
-}
-
-fn confined(rig: &mut Rig) -> Result<i32> {
-    let patience = rig.patience(Duration::from_secs(5));
-    wait::until(patience, || {
-        let pid = mounter(rig)?;
-        ensure!(fs::read_to_string(format!("/proc/{pid}/status"))?.contains("\nSeccomp:\t2\n"), "no filter yet");
-        Ok(())
-    })?;
-    mounter(rig)
 }
 
 fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(rig: &mut Rig) -> Result<()> {
@@ -71,7 +59,7 @@ fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(rig: &mut
         fs::read_dir(format!("/proc/{pid}/root"))?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
     ensure!(names.iter().all(|name| name.to_string_lossy().starts_with("filesystem")), "{names:?}");
     let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net"));
-    let server = rig.running_helper()?.pid().to_string();
+    let server = rig.helper_pid()?.to_string();
     ensure!(network(&pid.to_string())? != network("self")? && network(&pid.to_string())? != network(&server)?);
     Ok(())
 }
@@ -134,8 +122,7 @@ fn what_is_no_mount_of_the_device_is_not_placed(rig: &mut Rig) -> Result<()> {
     ensure!(helper.request(&mount_filesystem("vol-a")).is_err(), "the request is answered");
     rig.end_of_helper(patience).context("the helper goes on with that mounter")?;
     ensure!(fs::read_to_string(rig.logs().join("helper.log"))?.contains("handed over something else"));
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask(&mount_filesystem("vol-a"))?;
     Ok(())
 }
@@ -157,30 +144,26 @@ fn a_helper_without_its_mounter_ends_and_is_started_anew(rig: &mut Rig) -> Resul
     let helper = rig.helper()?;
     helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
     fs::write(rig.target("a/file"), "content")?;
-    let pid = mounter(rig)?;
-    kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    processes::signal(mounter(rig)?, Signal::KILL)?;
     rig.end_of_helper(patience)?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     ensure!(fs::read(rig.target("a/file"))? == b"content");
     // One that is stopped holds up whoever waits for it, and nobody else.
     helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
     let pid = mounter(rig)?;
-    kill(Pid::from_raw(pid), Signal::SIGSTOP)?;
+    processes::signal(pid, Signal::STOP)?;
     let waiting = rig.helper()?;
     waiting.send(&bulkhead_protocol::encode(&mount_filesystem("vol-b"))?)?;
     ensure!(!waiting.is_answered(Duration::from_millis(300))?, "the answer of a mounter that is stopped");
     helper.ask_all([bind("vol-a", "b"), unbind("vol-a", "b")])?;
-    kill(Pid::from_raw(pid), Signal::SIGCONT)?;
+    processes::signal(pid, Signal::CONT)?;
     ensure!(waiting.is_answered(patience)?, "no answer");
     Ok(())
 }
 
 fn without_filesystems_there_is_no_mounter(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
-    let helper = i32::try_from(rig.running_helper()?.pid())?;
-    let others = processes::descendants(helper)?;
+    let others = processes::descendants(rig.helper_pid()?)?;
     ensure!(others.len() == 1, "{others:?}");
     Ok(())
 }

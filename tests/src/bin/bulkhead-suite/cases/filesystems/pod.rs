@@ -67,8 +67,7 @@ fn what_a_container_may_do_stops_and_changes_no_filesystem(rig: &mut Rig) -> Res
     }
     helper.ask_all([bind("vol-a", "more"), grow_filesystem("vol-a", 2 * SIZE), unbind("vol-a", "more")])?;
     drop(helper);
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     helper.ask_all([unbind("vol-a", "vol-a"), unmount_filesystem("vol-a"), grow_filesystem("vol-a", 3 * SIZE)])?;
     helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
     end(rig, &helper, &["vol-a"])
@@ -106,8 +105,7 @@ fn a_frozen_filesystem_holds_up_itself_only(rig: &mut Rig) -> Result<()> {
     // A start finds it as it is.
     let frozen = Frozen::freeze(&rig.target("vol-a"))?;
     drop(helper);
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "more"), unbind("vol-a", "more")])?;
     drop(frozen);
     end(rig, &helper, &["vol-a", "vol-b"])

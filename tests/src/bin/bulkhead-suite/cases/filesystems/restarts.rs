@@ -26,8 +26,7 @@ fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {
     fs::write(rig.target("a/file"), "content")?;
     drop(helper);
     for round in 0..3_u64 {
-        rig.restart_helper()?;
-        let helper = rig.helper()?;
+        let helper = rig.restarted_helper()?;
         ensure!(fs::read(rig.target("a/file"))? == b"content");
         let found = helper.usage("vol-a", Some(target("work", "a")))?;
         ensure!(found.used_bytes.is_some() && found.targets == 1 && found.condition.is_none(), "{found:?}");
@@ -42,8 +41,7 @@ fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {
         let devices = loops::backed_by(&rig.pool().device()?)?;
         ensure!(devices.len() == 1, "{devices:?}");
     }
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a")])?;
     check_detached(rig)?;
     check_image(rig, "vol-a")
@@ -56,8 +54,7 @@ fn a_restart_finds_what_is_only_mounted(rig: &mut Rig) -> Result<()> {
         let helper = rig.helper()?;
         helper.ask(&mount_filesystem("vol-a"))?;
         drop(helper);
-        rig.restart_helper()?;
-        rig.helper()?.ask(&request).with_context(|| request.name())?;
+        rig.restarted_helper()?.ask(&request).with_context(|| request.name())?;
     }
     let helper = rig.helper()?;
     helper.ask(&unmount_filesystem("vol-a"))?;
@@ -65,8 +62,7 @@ fn a_restart_finds_what_is_only_mounted(rig: &mut Rig) -> Result<()> {
     check_image(rig, "vol-a")?;
     helper.ask(&mount_filesystem("vol-a"))?;
     drop(helper);
-    rig.restart_helper()?;
-    rig.helper()?.ask(&delete("vol-a"))?;
+    rig.restarted_helper()?.ask(&delete("vol-a"))?;
     check_detached(rig)
 }
 
@@ -74,8 +70,7 @@ fn a_restart_finds_what_is_only_mounted(rig: &mut Rig) -> Result<()> {
 fn one_that_does_not_answer_holds_up_no_start(rig: &mut Rig) -> Result<()> {
     make_pool(rig, 3)?;
     rig.add_pool("other")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask_all([create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)])?;
     }
@@ -88,8 +83,7 @@ fn one_that_does_not_answer_holds_up_no_start(rig: &mut Rig) -> Result<()> {
     let wrapper = ["strace", "-f", "-D", "-o", "/dev/null", "-e", "trace=setresuid", "-e", &inject];
     rig.helper_wrapper = wrapper.map(ToOwned::to_owned).to_vec();
     let begun = Instant::now();
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let (other, spec) = (volume("vol-o"), directory_spec(1 << 20));
     helper.ask_all([Request::Create { volume: other, pool: "other".parse()?, spec }, delete("vol-o")])?;
     ensure!(begun.elapsed().as_micros() < delay, "the start has waited for it");

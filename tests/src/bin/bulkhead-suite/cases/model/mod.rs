@@ -14,6 +14,7 @@ use bulkhead_tests::pool::Pool;
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
+use rustix::process::Signal;
 
 use self::client::Client;
 
@@ -92,19 +93,15 @@ fn kill(rig: &mut Rig, progress: &Progress, seed: u64, goes_on: impl Fn() -> boo
 
 /// The helper ends with any of its emptiers.
 fn kill_an_emptier(rig: &mut Rig) -> Result<()> {
-    let helper = i32::try_from(rig.running_helper()?.pid())?;
-    let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
-    let pid = rustix::process::Pid::from_raw(emptier).context("an emptier's id")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
-    let limit = rig.patience(Duration::from_secs(10));
-    let status = rig.end_of_helper(limit)?;
+    processes::signal(rig.emptier_pid()?, Signal::KILL)?;
+    let status = rig.end_of_helper(rig.patience(Duration::from_secs(10)))?;
     ensure!(!status.success(), "the helper ended with {status}");
     rig.start_helper()
 }
 
 /// Nothing is promised and nothing is left when all volumes are deleted.
 fn check_empty(rig: &Rig) -> Result<()> {
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(30)), || {
+    rig.eventually(30, || {
         for pool in &rig.pools {
             let status = rig.helper()?.pool_status(&pool.name)?;
             ensure!(status.volumes == 0 && status.promised == 0, "pool {}: {status:?}", pool.name);

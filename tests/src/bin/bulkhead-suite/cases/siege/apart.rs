@@ -55,9 +55,7 @@ impl Other {
         mount_change(&other.outer, MountPropagationFlags::PRIVATE)?;
         other.mount()?;
         rig.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", other.inner.display())];
-        rig.add_pool("default")?;
-        rig.start_helper()?;
-        let helper = rig.helper()?;
+        let helper = rig.started_helper()?;
         for (id, spec) in
             [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(SIZE))]
         {
@@ -110,9 +108,7 @@ impl Other {
         ensure!(mounts::at(&self.inner.join("c"))?.len() == 1, "the host does not see what was published");
         helper.ask_all([unbind("vol-c", "c"), unbind("vol-a", "a"), remove_device()])?;
         ensure!(mounts::below(&self.inner)?.is_empty(), "{:?}", mounts::below(&self.inner)?);
-        for id in ["vol-a", "vol-b", "vol-c"] {
-            helper.ask(&delete(id))?;
-        }
+        helper.ask_all(["vol-a", "vol-b", "vol-c"].map(delete))?;
         rig.stop()?;
         rig.helper_flags.clear();
         mounts::unmount_all(&self.outer)?;
@@ -124,7 +120,7 @@ impl Other {
 /// Checks that all volumes are there, with their content.
 pub fn check_kept(rig: &Rig) -> Result<()> {
     let pool = rig.pool();
-    ensure!(pool.entries()? == ["vol-a", "vol-b", "vol-c"], "{:?}", pool.entries()?);
+    pool.holds(&["vol-a", "vol-b", "vol-c"])?;
     ensure!(fs::read(pool.volume("vol-a").join("data/file"))? == b"content", "the content is lost");
     Ok(())
 }
@@ -132,7 +128,7 @@ pub fn check_kept(rig: &Rig) -> Result<()> {
 /// Waits until the pool reports this, or that nothing is apart. The host's whole table is looked at a moment after it has
 /// changed.
 pub fn reports(rig: &Rig, wanted: Option<Separation>) -> Result<()> {
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(2)), || reports_now(rig, wanted))
+    rig.eventually(2, || reports_now(rig, wanted))
 }
 
 fn reports_now(rig: &Rig, wanted: Option<Separation>) -> Result<()> {

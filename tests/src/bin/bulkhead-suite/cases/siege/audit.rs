@@ -49,9 +49,7 @@ fn check_log(rig: &mut Rig, operations: usize) -> Result<()> {
 }
 
 fn a_target_whose_name_forges_log_lines(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", directory_spec(SIZE))])?;
     let names = names();
     for name in &names {
@@ -79,9 +77,7 @@ fn a_target_whose_name_forges_log_lines(rig: &mut Rig) -> Result<()> {
 
 /// A mount elsewhere, an entry of the pool, and a directory deep in a volume that is being emptied.
 fn an_entry_of_a_pool_whose_name_forges_log_lines(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     let (names, pool) = (names(), rig.pool().directory.clone());
     for name in &names {

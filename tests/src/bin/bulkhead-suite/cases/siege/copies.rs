@@ -32,8 +32,7 @@ fn status(rig: &Rig, pool: &str) -> Result<bulkhead_protocol::Response> {
 fn prepare(rig: &mut Rig) -> Result<PathBuf> {
     rig.add_pool("default")?;
     rig.add_pool("third")?;
-    rig.start_helper()?;
-    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     let directory = rig.pool().directory.clone();
     fs::write(directory.join("vol-a/data/file"), "content")?;
     // What is left of a helper that was killed may keep the filesystem mounted for a moment, and what is written in memory.
@@ -47,7 +46,7 @@ fn copy(rig: &mut Rig) -> Result<PathBuf> {
     let directory = rig.pool().directory.clone();
     let copied = rig.work().join("pools/copy");
     fs::create_dir(&copied)?;
-    bulkhead_tests::wait::until(rig.patience(std::time::Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
+    rig.eventually(10, || mounts::unmount_all(&directory))?;
     let (image, other) = (directory.with_extension("disk"), copied.with_extension("disk"));
     run(Command::new("cp").arg("--sparse=always").args([&image, &other]))?;
     mount_image(&rig.run_options, &image, &directory)?;

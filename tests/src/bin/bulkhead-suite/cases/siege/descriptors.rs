@@ -59,8 +59,7 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Re
     rig.add_pool("default")?;
     let needed = needed(rig)?;
     limit(rig, 256, needed);
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let ids: Vec<String> = (0..60).map(|number| format!("vol-{number}")).collect();
     for (number, id) in ids.iter().enumerate() {
         if number % 2 == 0 {

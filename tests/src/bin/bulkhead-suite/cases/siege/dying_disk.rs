@@ -70,19 +70,18 @@ fn shuts_down(rig: &mut Rig, filesystem: PoolFilesystem, call: &str) -> Result<(
         rig.start_helper()?;
         let outcome = shut_down_during(rig, &request, call).with_context(|| name);
         rig.kill_helper()?;
-        wait::until(rig.patience(Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
+        rig.eventually(10, || mounts::unmount_all(&directory))?;
         rig.pools.clear();
         outcome?;
     }
     rig.helper_flags.clear();
-    rig.add_pool("default")?;
     rig.start_helper()
 }
 
 fn shut_down_during(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
     let (helper, directory) = (rig.helper()?, rig.pool().directory.clone());
     helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
-    let process = i32::try_from(rig.running_helper()?.pid())?;
+    let process = rig.helper_pid()?;
     let delayed = Tracer::delay(process, call, rig.patience(Duration::from_secs(30)))?;
     helper.send(&encode(request)?)?;
     ensure!(!helper.is_answered(Duration::from_millis(300))?, "it does not wait for {call}");
@@ -174,7 +173,6 @@ fn takes_no_more_writes(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()>
         rig.pools.clear();
         kept.with_context(|| if removes { "deletions" } else { "creations" })?;
     }
-    rig.add_pool("default")?;
     rig.start_helper()
 }
 

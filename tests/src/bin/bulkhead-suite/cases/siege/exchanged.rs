@@ -81,9 +81,7 @@ fn exchanged_images_are_not_attached(rig: &mut Rig) -> Result<()> {
 /// While vol-b is published, neither name leads to the deletion of its content.
 fn exchanged_directories_in_use_are_not_deleted(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&create(id, directory_spec(SIZE)))?;
-    }
+    helper.ask_all(["vol-a", "vol-b"].map(|id| create(id, directory_spec(SIZE))))?;
     helper.ask(&bind("vol-b", "b"))?;
     fs::write(rig.target("b/file"), "content")?;
     exchange(rig)?;

@@ -34,7 +34,6 @@ fn in_flight(number: usize) -> Result<Vec<(OwnedFd, OwnedFd)>> {
 }
 
 fn descriptors_that_roots_other_processes_have_in_flight_keep_no_socket_from_a_frontend(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     let kept = in_flight(10_000)?;
     let listened = listen(&rig.helper()?, Socket::Csi);

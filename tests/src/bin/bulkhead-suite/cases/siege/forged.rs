@@ -39,8 +39,7 @@ fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) 
     for forged in [&below, &above] {
         bind_to(forged, &node)?;
     }
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
     let mut seen = Vec::new();
     let ids: Vec<String> = (0..8).map(|number| format!("victim-{number}")).collect();

@@ -68,20 +68,11 @@ fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(rig: &mut Rig) -
                     rig.restart_helper()?;
                 }
             }
-            wait::until(patience, || {
-                let left = rig.pool().entries()?;
-                ensure!(left == ["Filler", "tenant"], "{left:?}");
-                Ok(())
-            })?;
+            wait::until(patience, || rig.pool().holds(&["Filler", "tenant"]))?;
             // A start in a full pool, and what is published there.
-            rig.restart_helper()?;
-            let helper = rig.helper()?;
+            let helper = rig.restarted_helper()?;
             helper.ask_all([unbind("tenant", "t"), delete("tenant")])?;
-            wait::until(patience, || {
-                let left = rig.pool().entries()?;
-                ensure!(left == ["Filler"], "{left:?}");
-                Ok(())
-            })
+            wait::until(patience, || rig.pool().holds(&["Filler"]))
         })();
         done.store(true, Relaxed);
         let written = writer.join().map_err(|_| anyhow!("the writer panicked"));

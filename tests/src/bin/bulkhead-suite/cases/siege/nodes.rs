@@ -59,7 +59,6 @@ fn pods_files(rig: &Rig, numbers: &[u32]) -> Result<(PathBuf, Vec<PathBuf>)> {
 }
 
 fn a_pods_files_named_like_devices_are_nobodys_devices(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()?;
     make(&rig.helper()?, rig, "vol-a")?;
     let own = loops::backed_by(&rig.pool().device()?)?.first().and_then(loops::Loop::number).context("a device")?;
@@ -114,9 +113,7 @@ fn a_node_shows_its_own_volume_or_nothing_whatever_comes_later(rig: &mut Rig) ->
         rig.kill_helper()?;
         attempt(Attempt::Detach, &node, true, &node)?;
         for _ in 0..4 {
-            let output = Command::new("losetup").args(["--find", "--show"]).arg(&secret).output()?;
-            ensure!(output.status.success(), "{output:?}");
-            attached.push(String::from_utf8(output.stdout)?.trim().to_owned());
+            attached.push(loops::attach(&secret)?);
             check_marked(&node)?;
         }
         rig.start_helper()?;
@@ -131,9 +128,7 @@ fn a_node_shows_its_own_volume_or_nothing_whatever_comes_later(rig: &mut Rig) ->
     // Handed out again, it shows what it should.
     helper.ask(&attach("vol-a"))?;
     check_node(&node, b"vol-a")?;
-    for device in attached {
-        run(Command::new("losetup").arg("--detach").arg(device))?;
-    }
+    attached.iter().try_for_each(|device| loops::detach(device))?;
     helper.ask_all([remove_device("vol-a", "a"), delete("vol-a")])?;
     check_node(&node, b"")?;
     for id in &ids {

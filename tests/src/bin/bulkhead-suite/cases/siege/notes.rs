@@ -43,8 +43,7 @@ fn come_round(rig: &Rig, helper: &HelperClient, pool: usize, id: &str, node: &Pa
 fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.add_pool("other")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask_all([create_in("default", "vol-a", image_spec(SIZE)), create_in("other", "vol-o", image_spec(SIZE))])?;
     for _ in 0..40 {
         helper.ask_patiently(&attach("vol-a"))?;
@@ -62,15 +61,11 @@ fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(rig: &mu
     let aside = gone.directory.join("marker-aside");
     fs::rename(&marker, &aside)?;
     rig.pools.insert(0, gone);
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let seen = come_round(rig, &helper, 1, "vol-o", &node, 150);
     rig.kill_helper()?;
     fs::rename(&aside, &marker)?;
-    rig.start_helper()?;
-    for id in ["vol-a", "vol-o"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
+    rig.started_helper()?.ask_all(["vol-a", "vol-o"].map(delete))?;
     ensure!(!seen?, "the node of a volume of the first pool shows a volume of the second");
     Ok(())
 }
@@ -78,15 +73,13 @@ fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(rig: &mu
 fn a_device_whose_number_cannot_be_noted_is_not_handed_out(rig: &mut Rig) -> Result<()> {
     // strace makes a call fail by replacing it with one that the filter does not allow.
     rig.helper_flags.push("--seccomp=log".to_owned());
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, image_spec(SIZE)))?;
         helper.ask_patiently(&attach(id))?;
         helper.ask(&detach(id))?;
     }
-    let server = i32::try_from(rig.running_helper()?.pid())?;
+    let server = rig.helper_pid()?;
     let tracer = Tracer::fail(server, "fsetxattr", "EIO", "1+")?;
     let mut node = None;
     for round in 0..40 {
@@ -101,15 +94,12 @@ fn a_device_whose_number_cannot_be_noted_is_not_handed_out(rig: &mut Rig) -> Res
         helper.ask(&detach("vol-a"))?;
     }
     tracer.end()?;
-    rig.restart_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.restarted_helper()?;
     let seen = match &node {
         Some(node) => come_round(rig, &helper, 0, "vol-b", node, 150),
         None => Ok(false),
     };
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&delete(id))?;
-    }
+    helper.ask_all(["vol-a", "vol-b"].map(delete))?;
     ensure!(!seen?, "a node shows the next tenant's volume");
     Ok(())
 }

@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Condition, Reply, Request};
@@ -15,7 +14,6 @@ use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions, program};
-use bulkhead_tests::wait;
 use rustix::fs::{FallocateFlags, fallocate};
 
 cases! {
@@ -38,7 +36,7 @@ fn xfs_quota(rig: &Rig, command: &str) -> Result<()> {
 /// Waits until the pool has such a condition, or has none.
 fn pool_says(rig: &Rig, what: &str, wanted: Option<fn(&Condition) -> bool>) -> Result<()> {
     let helper = rig.helper()?;
-    wait::until(rig.patience(Duration::from_secs(10)), || {
+    rig.eventually(10, || {
         let status = helper.pool_status("default")?;
         let conditions = status.conditions.as_slice();
         let is_so = wanted.map_or(conditions.is_empty(), |wanted| conditions.iter().any(wanted));
@@ -156,8 +154,7 @@ fn a_pool_without_inodes_has_no_room(rig: &mut Rig) -> Result<()> {
     mount_image(&run_options, &image, &directory)?;
     run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
     rig.pools = vec![Pool::mounted(&run_options, &directory, "default")];
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let room = helper.pool_status("default")?.available;
     let files = directory.join("Files");
     fs::create_dir(&files)?;
@@ -167,9 +164,9 @@ fn a_pool_without_inodes_has_no_room(rig: &mut Rig) -> Result<()> {
     ensure!((status.available, status.largest_volume) == (0, 0), "{status:?}");
     ensure!(no_room(helper.request(&create("vol-a", directory_spec(MIB)))?)? == 0, "there is room");
     fs::remove_dir_all(&files)?;
-    wait::until(rig.patience(Duration::from_secs(5)), || {
-        let status = helper.pool_status("default")?;
-        ensure!(status.available == room && !status.conditions.as_slice().contains(&Condition::NoInodes), "{status:?}");
-        Ok(())
+    rig.eventually(5, || {
+        helper.check_status("default", |status| {
+            status.available == room && !status.conditions.as_slice().contains(&Condition::NoInodes)
+        })
     })
 }

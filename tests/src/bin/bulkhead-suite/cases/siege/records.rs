@@ -2,7 +2,6 @@
 //! mounted or attached of them is touched.
 
 use std::fs::{self};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, ErrorKind, Request};
@@ -56,7 +55,7 @@ fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
     let status = helper.pool_status("default")?;
     let conditions = status.conditions.as_slice();
     ensure!(conditions.contains(&Condition::NotServed { volumes: 2 }), "{conditions:?}");
-    ensure!(rig.pool().entries()? == ["vol-a", "vol-b"], "{:?}", rig.pool().entries()?);
+    rig.pool().holds(&["vol-a", "vol-b"])?;
     ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
     ensure!(mounts::at(&rig.target("vol-b"))?.len() == 1, "the device is unpublished");
     ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1, "the device is gone");
@@ -158,10 +157,7 @@ fn a_start_leaves_everything_mounted_that_is_not_its_own(rig: &mut Rig) -> Resul
         unpublish(&helper, names[0], names[1])?;
     }
     unpublish(&other.client()?, theirs[0], theirs[1])?;
-    bulkhead_tests::wait::until(rig.patience(Duration::from_secs(10)), || {
-        ensure!(other.pool.entries()?.is_empty(), "{:?}", other.pool.entries()?);
-        Ok(())
-    })?;
+    rig.eventually(10, || other.pool.holds(&[]))?;
     other.stop()
 }
 

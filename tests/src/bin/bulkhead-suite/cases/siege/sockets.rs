@@ -22,7 +22,6 @@ cases! {
 }
 
 fn begin(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
     rig.start_helper()
 }
 
@@ -64,7 +63,7 @@ fn a_process_that_keeps_the_socket_gets_no_connection_any_more(rig: &mut Rig) ->
         let before = fs::symlink_metadata(&path)?.ino();
         start_frontend(rig)?;
         // It comes a moment later.
-        wait::until(rig.patience(Duration::from_secs(10)), || {
+        rig.eventually(10, || {
             ensure!(fs::symlink_metadata(&path)?.ino() != before, "the registration's socket is the same still");
             Ok(())
         })?;

@@ -2,7 +2,6 @@
 //! says of none that it is unpublished, detached or deleted.
 
 use std::fs;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{ErrorKind, Request, Response};
@@ -11,7 +10,6 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 use rustix::mount::{UnmountFlags, unmount};
 
 cases! {
@@ -44,8 +42,7 @@ fn detach() -> Request {
 fn take_out(rig: &mut Rig) -> Result<Pool> {
     rig.add_pool("default")?;
     rig.add_pool("old")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     for (id, spec) in [("vol-a", directory_spec(SIZE)), (OLD_B, image_spec(SIZE))] {
         helper.ask(&create_in("old", id, spec))?;
     }
@@ -60,8 +57,7 @@ fn check_in_use(rig: &Rig, old: &Pool) -> Result<()> {
     ensure!(fs::read(rig.target("a/file"))? == b"content");
     ensure!(mounts::at(&rig.target("b"))?.len() == 1, "the device is unpublished");
     ensure!(loops::backed_by(&old.device()?)?.len() == 1, "the device is detached");
-    ensure!(old.entries()? == ["old-b-of-the-siege", "vol-a"], "{:?}", old.entries()?);
-    Ok(())
+    old.holds(&["old-b-of-the-siege", "vol-a"])
 }
 
 /// Puts the pool back.
@@ -87,14 +83,8 @@ fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(rig: &mut Rig) -> 
     }
     helper.ask_all([unbind("vol-a", "a"), remove_device()])?;
     kept(helper.request(&detach())?).context("detach what is unpublished")?;
-    for device in loops::backed_by(&old.device()?)? {
-        let on_top = format!("/loop{}", device.number().context("a number")?);
-        for hold in loops::all()?.into_iter().filter(|found| found.backing_file.ends_with(&on_top)) {
-            loops::detach(&hold)?;
-        }
-        loops::detach(&device)?;
-    }
-    wait::until(rig.patience(Duration::from_secs(3)), || helper.ask(&detach()).map(drop))?;
+    loops::backed_by(&old.device()?)?.iter().try_for_each(loops::detach_by_hand)?;
+    rig.eventually(3, || helper.ask(&detach()).map(drop))?;
     for name in ["a", "b"] {
         let path = rig.target(name);
         if path.is_dir() {

@@ -132,8 +132,7 @@ fn attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_dev
     drop(tenant);
     let detached = wait::until(Duration::from_secs(3), || helper.ask(&detach("vol-a")).map(drop));
     if detached.is_err() {
-        rig.restart_helper()?;
-        rig.helper()?.ask(&detach("vol-a"))?;
+        rig.restarted_helper()?.ask(&detach("vol-a"))?;
     }
     rig.helper()?.ask(&delete("vol-a"))?;
     let grown = after.len().saturating_sub(before.len());

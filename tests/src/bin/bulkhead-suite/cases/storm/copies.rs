@@ -14,7 +14,6 @@ use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
-use bulkhead_tests::wait;
 
 use crate::cases::attacks::frozen::Frozen;
 
@@ -29,14 +28,12 @@ const SIZE: u64 = 1 << 20;
 
 /// A pool with vol-a, and a copy of its disk, mounted and configured. The helper does not run.
 fn pool_and_copy(rig: &mut Rig) -> Result<(PathBuf, PathBuf)> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     rig.kill_helper()?;
     let directory = rig.pool().directory.clone();
     let copied = rig.work().join("pools/copy");
     fs::create_dir(&copied)?;
-    wait::until(rig.patience(Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
+    rig.eventually(10, || mounts::unmount_all(&directory))?;
     let (image, other) = (directory.with_extension("disk"), copied.with_extension("disk"));
     run(Command::new("cp").arg("--sparse=always").args([&image, &other]))?;
     mount_image(&rig.run_options, &image, &directory)?;
@@ -64,10 +61,9 @@ fn end(rig: &mut Rig, copied: &Path) -> Result<()> {
     std::thread::sleep(rig.patience(Duration::from_secs(1)));
     mounts::unmount_all(&rig.publish_directory().join("a"))?;
     let _ = fs::remove_dir(rig.target("a"));
-    wait::until(rig.patience(Duration::from_secs(10)), || mounts::unmount_all(copied))?;
+    rig.eventually(10, || mounts::unmount_all(copied))?;
     rig.pools.truncate(1);
-    rig.start_helper()?;
-    rig.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.started_helper()?.ask(&delete("vol-a")).map(drop)
 }
 
 fn a_copy_of_a_pool_that_is_read_only_is_not_served(rig: &mut Rig) -> Result<()> {
@@ -99,8 +95,7 @@ fn a_volume_of_a_pool_that_is_read_only_is_not_served_from_another(rig: &mut Rig
     run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&copied))?;
     let remount = |how: &str| run(Command::new("mount").args(["-o", how]).arg(&directory));
     remount("remount,ro")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let checked = (|| {
         denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::PoolBroken, "").context("publish")?;
         denied(helper.request(&delete("vol-a"))?, ErrorKind::PoolBroken, "").context("delete")
@@ -113,22 +108,19 @@ fn a_volume_of_a_pool_that_is_read_only_is_not_served_from_another(rig: &mut Rig
 fn one_volume_in_three_pools_is_served_from_none(rig: &mut Rig) -> Result<()> {
     let names = ["default", "second", "third"];
     names.iter().try_for_each(|name| rig.add_pool(name))?;
-    rig.start_helper()?;
-    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     rig.kill_helper()?;
     let pools: Vec<PathBuf> = rig.pools.iter().map(|pool| pool.directory.clone()).collect();
     for copy in &pools[1..] {
         run(Command::new("cp").args(["-a", "--preserve=all"]).args([pools[0].join("vol-a"), copy.join("vol-a")]))?;
     }
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let checked = denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::PoolBroken, "another pool");
     let _ = helper.request(&unbind("vol-a", "a"))?;
     rig.kill_helper()?;
     for copy in &pools[1..] {
         fs::remove_dir_all(copy.join("vol-a"))?;
     }
-    rig.start_helper()?;
-    rig.helper()?.ask(&delete("vol-a"))?;
+    rig.started_helper()?.ask(&delete("vol-a"))?;
     checked
 }

@@ -13,7 +13,6 @@ use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use bulkhead_tests::strace::Tracer;
-use bulkhead_tests::wait;
 
 cases! {
     an_expansion_on_xfs_that_a_killed_helper_has_not_synced: Bare,
@@ -56,7 +55,7 @@ fn expansion(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
         // From then on a start that lists the pool does not change its directory any more (relatime).
         std::thread::sleep(Duration::from_millis(100));
         rig.restart_helper()?;
-        let process = i32::try_from(rig.running_helper()?.pid())?;
+        let process = rig.helper_pid()?;
         let tracer = Tracer::kill(process, "fsync")?;
         ensure!(rig.helper()?.request(&request).is_err(), "it was not killed");
         let _ = rig.end_of_helper(rig.patience(Duration::from_secs(10)))?;
@@ -67,8 +66,8 @@ fn expansion(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
         // The machine loses power.
         run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
         rig.kill_helper()?;
-        wait::until(rig.patience(Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
-        wait::until(rig.patience(Duration::from_secs(10)), || {
+        rig.eventually(10, || mounts::unmount_all(&directory))?;
+        rig.eventually(10, || {
             // As long as the helper's processes end, it is the old one.
             mounts::unmount_all(&directory)?;
             mount_image(&run_options, &directory.with_extension("disk"), &directory)?;

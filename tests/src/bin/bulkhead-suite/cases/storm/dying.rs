@@ -82,16 +82,12 @@ fn rounds(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
         for id in found.keys() {
             helper.ask(&delete(id))?;
         }
-        wait::until(patience, || {
-            ensure!(rig.pool().entries()?.is_empty(), "{:?}", rig.pool().entries()?);
-            Ok(())
-        })?;
+        wait::until(patience, || rig.pool().holds(&[]))?;
         rig.kill_helper()?;
         wait::until(patience, || mounts::unmount_all(&directory))?;
         std::fs::remove_file(directory.with_extension("disk"))?;
     }
     rig.pools.clear();
-    rig.add_pool("default")?;
     rig.start_helper()?;
     println!("STORM {number} rounds, {certain} certain states, {late} changes answered as done after the end");
     ensure!(late == 0, "{late} changes were answered as done after the end of the disk");

@@ -9,7 +9,6 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
-use bulkhead_tests::wait;
 use rustix::fs::{Mode, OFlags, openat};
 
 cases! {
@@ -42,7 +41,7 @@ fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_
         }
         let outcome = (|| {
             // The emptier has looked for what is deleted in place, at the start.
-            wait::until(rig.patience(Duration::from_secs(5)), || {
+            rig.eventually(5, || {
                 ensure!(std::fs::read_dir(rig.pool().volume("busy").join("data"))?.count() > 2000, "too few");
                 Ok(())
             })?;
@@ -50,12 +49,12 @@ fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_
             std::thread::sleep(Duration::from_millis(500));
             ensure!(rig.pool().entries()?.iter().any(|name| name.starts_with(".deleted")), "it was not busy");
             // A full pool has no block for the longer name.
-            let process = i32::try_from(rig.running_helper()?.pid())?;
+            let process = rig.helper_pid()?;
             let full = Tracer::fail(process, "renameat2", "ENOSPC", "1")?;
             helper.ask(&delete("victim"))?;
             drop(full);
             ensure!(rig.pool().volume("victim").exists(), "it was renamed");
-            wait::until(rig.patience(Duration::from_secs(30)), || {
+            rig.eventually(30, || {
                 ensure!(!rig.pool().volume("victim").exists(), "it is not emptied: {:?}", rig.pool().entries()?);
                 Ok(())
             })

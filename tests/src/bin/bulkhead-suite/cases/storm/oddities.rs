@@ -61,9 +61,7 @@ fn a_pool_that_cannot_be_bound_stops_no_other_pool(rig: &mut Rig) -> Result<()> 
 
 /// Attributes that were restored to the wrong directory.
 fn an_image_with_the_record_of_an_unused_directory_is_kept(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
     helper.ask_all([attach("vol-b"), make_device("vol-b", "b")])?;
@@ -80,10 +78,7 @@ fn an_image_with_the_record_of_an_unused_directory_is_kept(rig: &mut Rig) -> Res
         fsetxattr(&outer, RECORD, &own, XattrFlags::REPLACE)?;
     }
     drop(outer);
-    rig.start_helper()?;
-    for id in ["vol-a", "vol-b"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
+    rig.started_helper()?.ask_all(["vol-a", "vol-b"].map(delete))?;
     let kept = kept.map(|content| content.starts_with(b"content"));
     ensure!(matches!(kept, Ok(true)), "the image was destroyed: {kept:?}");
     Ok(())
@@ -114,8 +109,7 @@ fn small_inodes_in_a_full_pool(rig: &mut Rig) -> Result<()> {
     let directory = rig.work().join("pools/default");
     ext4_of_small_inodes(rig, &directory)?;
     rig.pools = vec![Pool::plain(&directory, "default")?];
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    let helper = rig.started_helper()?;
     let ids = ["vol-a", "vol-b", "vol-c"];
     for (number, id) in ids.iter().enumerate() {
         // No two volumes of one frontend have the same hash.

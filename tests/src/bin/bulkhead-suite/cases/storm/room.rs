@@ -12,7 +12,6 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 cases! {
     inodes_that_a_volume_was_promised_are_counted_once: OwnPool + Quota + Xfs,
@@ -61,7 +60,7 @@ fn inodes_that_a_volume_was_promised_are_counted_once(rig: &mut Rig) -> Result<(
     let outcome = (|| {
         ensure!(after.conditions.as_slice().is_empty(), "nobody has more than was promised: {after:?}");
         helper.ask(&delete("vol-b"))?;
-        wait::until(rig.patience(Duration::from_secs(10)), || {
+        rig.eventually(10, || {
             settled();
             let after = rig.helper()?.pool_status("default")?;
             ensure!(after.emptying == 0, "{after:?}");
@@ -77,11 +76,7 @@ fn inodes_that_a_volume_was_promised_are_counted_once(rig: &mut Rig) -> Result<(
     // An emulated processor would take the emptier minutes.
     fs::remove_dir_all(&data)?;
     fs::create_dir(&data)?;
-    rig.kill_helper()?;
-    rig.start_helper()?;
-    for id in ["vol-a", "vol-b"] {
-        rig.helper()?.ask(&delete(id))?;
-    }
+    rig.restarted_helper()?.ask_all(["vol-a", "vol-b"].map(delete))?;
     outcome
 }
 
@@ -100,9 +95,7 @@ fn a_tenant_who_takes_a_thousand_project_ids_stops_no_creation(rig: &mut Rig) ->
         retag(&file, id)?;
     }
     let answer = helper.request(&create("vol-b", directory_spec(MIB)))?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&delete(id))?;
-    }
+    helper.ask_all(["vol-a", "vol-b"].map(delete))?;
     ensure!(answer.is_ok(), "of 900,000 ids, 1,000 are taken: {answer:?}");
     Ok(())
 }
@@ -132,10 +125,8 @@ fn quotas_that_are_switched_off_and_on_again(rig: &mut Rig) -> Result<()> {
         quota(true)?;
         println!("off {off:?}\nanswers {answers:?}");
         ensure!(off.conditions.as_slice().contains(&Condition::QuotasOff), "{off:?}");
-        wait::until(rig.patience(Duration::from_secs(10)), || {
-            let on = rig.helper()?.pool_status("default")?;
-            ensure!(on.conditions.as_slice().is_empty() && on.emptying == 0, "{on:?}");
-            Ok(())
+        rig.eventually(10, || {
+            rig.helper()?.check_status("default", |on| on.conditions.as_slice().is_empty() && on.emptying == 0)
         })?;
         let blocks = quotas::blocks(&directory)?;
         println!("on {:?}, {blocks:?}", rig.helper()?.pool_status("default")?);

@@ -121,11 +121,7 @@ fn links_and_fifos_in_immutable_directories_go_at_once(rig: &mut Rig) -> Result<
         directory.pop();
     }
     helper.ask(&delete("vol-a"))?;
-    wait::until(rig.patience(Duration::from_secs(5)), || {
-        let left = rig.pool().entries()?;
-        ensure!(left.is_empty(), "{left:?}");
-        Ok(())
-    })
+    rig.eventually(5, || rig.pool().holds(&[]))
 }
 
 fn random_trees_with_tenants_at_work_in_them(rig: &mut Rig) -> Result<()> {
