@@ -58,6 +58,14 @@ impl From<Output> for Printed {
     }
 }
 
+/// Runs a program that must refuse to start, and returns its message.
+pub fn refusal(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    ensure!(output.status.code() == Some(1) && !text.contains("panicked"), "it ended with {}: {text}", output.status);
+    Ok(text)
+}
+
 /// `bulkheadctl`, for the frontend at `socket`.
 pub fn bulkheadctl(socket: &Path) -> Result<Command> {
     let mut command = Command::new(program("bulkheadctl")?);

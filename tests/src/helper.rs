@@ -1,5 +1,6 @@
 //! A client of the helper's own protocol, which can also misbehave.
 
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -97,7 +98,7 @@ impl HelperClient {
 
     /// Sends a request until the helper is no longer too busy to grant it: a machine may take long to remove devices.
     pub fn ask_patiently(&self, request: &Request) -> Result<Reply> {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             match self.request(request)? {
                 Err(error) if error.kind == ErrorKind::Busy && Instant::now() < end => {
@@ -128,6 +129,22 @@ impl HelperClient {
         match self.ask(&Request::Usage { volume: volume(id), target })? {
             Reply::Usage(usage) => Ok(usage),
             other => bail!("no usage of {id}: {other:?}"),
+        }
+    }
+
+    /// Checks that a pool is served: a volume is made in it, and deleted.
+    pub fn check_serves(&self, pool: &str) -> Result<()> {
+        self.ask_all([create_in(pool, "vol-o", directory_spec(1 << 20)), delete("vol-o")])
+    }
+
+    /// The sizes of all volumes, read in pages.
+    pub fn sizes(&self) -> Result<BTreeMap<String, u64>> {
+        let (mut all, mut after) = (BTreeMap::new(), None);
+        loop {
+            let Reply::Volumes(page) = self.ask(&Request::List { after, limit: 16 })? else { bail!("no list") };
+            let Some(last) = page.as_slice().last() else { return Ok(all) };
+            after = Some(last.volume.clone());
+            all.extend(page.into_vec().into_iter().map(|one| (one.volume.to_string(), one.size.get())));
         }
     }
 
@@ -229,7 +246,12 @@ pub fn bytes(bytes: u64) -> Bytes {
 
 /// A directory volume of this size with 4,096 inodes.
 pub fn directory_spec(size: u64) -> VolumeSpec {
-    let inodes = Inodes::try_from(4096).expect("inodes");
+    directory_spec_with(size, 4096)
+}
+
+/// A directory volume of this size with so many inodes.
+pub fn directory_spec_with(size: u64, inodes: u64) -> VolumeSpec {
+    let inodes = Inodes::try_from(inodes).expect("inodes");
     let mode = DirectoryMode::try_from(0o755).expect("mode");
     VolumeSpec { size: bytes(size), kind: VolumeKind::Directory { inodes, mode }, name_hash: NameHash([7; 32]) }
 }
@@ -240,11 +262,21 @@ pub fn image_spec(size: u64) -> VolumeSpec {
     VolumeSpec { size: bytes(size), kind, name_hash: NameHash([7; 32]) }
 }
 
+/// A sparse image of this size.
+pub fn sparse_spec(size: u64) -> VolumeSpec {
+    VolumeSpec { kind: VolumeKind::Image { sparse: true, block_size: BlockSize::B512 }, ..image_spec(size) }
+}
+
 /// A sparse image of this size with a filesystem.
 pub fn filesystem_spec(size: u64) -> VolumeSpec {
     let mode = DirectoryMode::try_from(0o755).expect("mode");
-    let kind = VolumeKind::Filesystem { sparse: true, mode };
-    VolumeSpec { size: bytes(size), kind, name_hash: NameHash([7; 32]) }
+    VolumeSpec { kind: VolumeKind::Filesystem { sparse: true, mode }, ..image_spec(size) }
+}
+
+/// A preallocated image of this size with a filesystem.
+pub fn preallocated_filesystem_spec(size: u64) -> VolumeSpec {
+    let mode = DirectoryMode::try_from(0o755).expect("mode");
+    VolumeSpec { kind: VolumeKind::Filesystem { sparse: false, mode }, ..image_spec(size) }
 }
 
 /// The request to create a volume in the pool called default.
@@ -261,6 +293,18 @@ pub fn create_in(pool: &str, id: &str, spec: VolumeSpec) -> Request {
 pub fn bind(id: &str, path: &str) -> Request {
     let flags = MountFlags::default();
     Request::BindMount { volume: volume(id), target: target("work", path), flags, exclusive: false }
+}
+
+/// The request to bind a volume read-only below the publish directory called work.
+pub fn bind_read_only(id: &str, path: &str) -> Request {
+    let flags = MountFlags { read_only: true, ..MountFlags::default() };
+    Request::BindMount { volume: volume(id), target: target("work", path), flags, exclusive: false }
+}
+
+/// The request to bind a volume read-write below the publish directory called work, and nowhere else.
+pub fn bind_exclusively(id: &str, path: &str) -> Request {
+    let flags = MountFlags::default();
+    Request::BindMount { volume: volume(id), target: target("work", path), flags, exclusive: true }
 }
 
 /// The request to undo [`bind`].

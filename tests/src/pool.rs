@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
@@ -12,6 +13,7 @@ use tempfile::TempDir;
 use crate::observe::loops::{self, Loop};
 use crate::observe::mounts;
 use crate::run_options::{PoolFilesystem, RunOptions, program};
+use crate::wait;
 
 /// The name of the record on a volume's directory.
 pub const RECORD: &str = "trusted.bulkhead";
@@ -177,6 +179,16 @@ impl SharedPool {
 /// Mounts an image as a pool of this run is mounted.
 pub fn mount_image(run_options: &RunOptions, image: &Path, directory: &Path) -> Result<()> {
     mount(run_options, "loop", image, directory)
+}
+
+/// Mounts a pool of this run anew whose helper has been killed, as is needed once its filesystem has shut down.
+pub fn mount_anew(run_options: &RunOptions, directory: &Path) -> Result<()> {
+    wait::until(run_options.place.patience(Duration::from_secs(15)), || {
+        // As long as the helper's processes end, it is the old one. Even then ext4 opens directories, but no files.
+        mounts::unmount_all(directory)?;
+        mount_image(run_options, &directory.with_extension("disk"), directory)?;
+        File::open(directory.join(".bulkhead")).map(drop).context("the filesystem that was mounted anew")
+    })
 }
 
 /// Mounts a disk as a pool of this run is mounted.

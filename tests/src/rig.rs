@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::Welcome;
 
+use crate::commands::refusal;
 use crate::csi::CsiClient;
 use crate::csi::requests;
 use crate::csi::v1::{CreateVolumeRequest, VolumeCapability};
@@ -139,6 +140,11 @@ impl Rig {
         Ok(())
     }
 
+    /// Makes several more pools.
+    pub fn add_pools<const N: usize>(&mut self, names: [&str; N]) -> Result<()> {
+        names.iter().try_for_each(|name| self.add_pool(name))
+    }
+
     /// Makes one more pool, whose files cannot share blocks.
     pub fn add_pool_without_shared_blocks(&mut self, name: &str) -> Result<()> {
         let directory = self.work.join("pools").join(name);
@@ -198,6 +204,11 @@ impl Rig {
         };
         command.args(self.base_flags()).args(&self.helper_flags).current_dir("/");
         Ok(command)
+    }
+
+    /// Starts a helper that must refuse to serve, and returns its message.
+    pub fn refusal(&self) -> Result<String> {
+        refusal(&mut self.helper_command()?)
     }
 
     /// Starts the helper, on a pool called default if there are no pools yet, and waits until it serves.

@@ -46,8 +46,7 @@ fn is_given_back(cluster: &Cluster, name: &str) -> Result<()> {
 
 fn a_broken_pool_has_no_room(cluster: &mut Cluster) -> Result<()> {
     let agent = cluster.add_agent_with(|rig| {
-        rig.add_pool("default")?;
-        rig.add_pool("fast")?;
+        rig.add_pools(["default", "fast"])?;
         mounts::unmount_all(&rig.pools[1].directory)
     })?;
     let node = agent.node.clone();

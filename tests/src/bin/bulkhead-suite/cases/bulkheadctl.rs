@@ -118,8 +118,7 @@ fn pools_are_listed(rig: &mut Rig) -> Result<()> {
 }
 
 fn a_pool_that_is_not_served_is_listed_and_diagnosed(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("fast")?;
+    rig.add_pools(["default", "fast"])?;
     mounts::unmount_all(&rig.pools[1].directory)?;
     rig.start()?;
     let table = ctl(rig, &["pool", "list"])?.succeeded()?;

@@ -5,12 +5,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Reply, Request, VolumeKind};
+use bulkhead_protocol::VolumeKind;
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
-use bulkhead_tests::helper::volume;
 use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
@@ -40,8 +39,7 @@ fn create_with(volume: &str, inodes: &str) -> CreateVolumeRequest {
 
 /// Returns how many inodes the volume may use, by its record.
 fn inodes(rig: &Rig) -> Result<u64> {
-    let usage = Request::Usage { volume: volume("vol-a"), target: None };
-    let Reply::Usage(usage) = rig.helper()?.ask(&usage)? else { bail!("no usage") };
+    let usage = rig.helper()?.usage("vol-a", None)?;
     let VolumeKind::Directory { inodes, .. } = usage.spec.kind else { bail!("{:?}", usage.spec.kind) };
     Ok(inodes.get())
 }

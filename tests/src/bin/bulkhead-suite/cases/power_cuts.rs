@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, VolumeSpec};
+use bulkhead_protocol::{Condition, ErrorKind, Request, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -80,20 +80,6 @@ type Book = BTreeMap<String, (usize, Known)>;
 
 fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
     book.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sends a request until it is no longer `Busy`, which other programs cause by opening loop devices; it must be
-/// granted.
-fn granted(helper: &HelperClient, request: &Request) -> Result<Reply> {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        match helper.request(request)? {
-            Err(error) if error.kind == ErrorKind::Busy && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            response => return response.map_err(|error| anyhow!("{request:?}: {error}")),
-        }
-    }
 }
 
 /// What a volume is, by the beginning of its id.
@@ -280,7 +266,7 @@ impl Worker<'_> {
             (Known::Made { .. }, _) => self.delete(&id),
             (_, Known::Made { size, content: Some(content), .. }) => {
                 self.note(&id, Known::Unsure);
-                granted(&self.helper()?, &create_snapshot(&of, &id))?;
+                self.helper()?.ask_patiently(&create_snapshot(&of, &id))?;
                 self.note(&id, Known::Made { size, used: true, content: Some(content) });
                 Ok(())
             }
@@ -290,14 +276,14 @@ impl Worker<'_> {
 
     fn create(&self, id: &str) -> Result<()> {
         self.note(id, Known::Unsure);
-        granted(&self.helper()?, &create(id, spec(id)))?;
+        self.helper()?.ask_patiently(&create(id, spec(id)))?;
         self.note(id, Known::Made { size: spec(id).size.get(), used: false, content: None });
         Ok(())
     }
 
     fn delete(&self, id: &str) -> Result<()> {
         self.note(id, Known::Unsure);
-        granted(&self.helper()?, &end(id))?;
+        self.helper()?.ask_patiently(&end(id))?;
         self.note(id, Known::Absent);
         Ok(())
     }
@@ -309,16 +295,14 @@ impl Worker<'_> {
             Kind::Device => Request::GrowImage { volume: volume(id), size },
             Kind::Filesystem => grow_filesystem(id, size.get()),
         };
-        granted(&self.helper()?, &request).map(drop)
+        self.helper()?.ask_patiently(&request).map(drop)
     }
 
     /// Publishes a volume, writes to it, has it grown sometimes, and unpublishes it.
     fn publish(&mut self, id: &str, mut size: u64, used: bool) -> Result<()> {
         let helper = self.helper()?;
         let [before, after] = Kind::of(id).uses(id);
-        for request in &before {
-            granted(&helper, request)?;
-        }
+        before.iter().try_for_each(|request| helper.ask_patiently(request).map(drop))?;
         self.note(id, Known::Made { size, used, content: None });
         let path = written(id, &self.targets.join(id));
         let file = match Kind::of(id) {
@@ -335,7 +319,7 @@ impl Worker<'_> {
             size = larger(id, size);
             self.note(id, Known::Made { size, used: true, content: Some(number) });
         }
-        after.iter().try_for_each(|request| granted(&helper, request).map(drop))
+        after.iter().try_for_each(|request| helper.ask_patiently(request).map(drop))
     }
 
     fn end(self) -> Result<()> {
@@ -363,11 +347,7 @@ fn larger(id: &str, size: u64) -> u64 {
 /// Checks what a start finds after a cut, and that all of it can be deleted.
 fn check(rig: &Rig, book: &Book) -> Result<()> {
     let helper = rig.helper()?;
-    let Reply::Volumes(listed) = helper.ask(&Request::List { after: None, limit: 16 })? else {
-        anyhow::bail!("no list");
-    };
-    let mut listed: BTreeMap<String, u64> =
-        listed.as_slice().iter().map(|one| (one.volume.to_string(), one.size.get())).collect();
+    let mut listed = helper.sizes()?;
     for snapshot in copies::listed(&helper, None)? {
         listed.insert(snapshot.snapshot.to_string(), snapshot.size.get());
     }
@@ -384,8 +364,7 @@ fn check(rig: &Rig, book: &Book) -> Result<()> {
                     continue;
                 }
                 if *used {
-                    let unused = discard(id);
-                    denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
+                    denied(helper.request(&discard(id))?, ErrorKind::Refused, "may hold data")?;
                 }
                 if let Some(content) = content {
                     has_content(rig, id, *content).with_context(|| format!("{id}: {known:?}"))?;
@@ -397,13 +376,11 @@ fn check(rig: &Rig, book: &Book) -> Result<()> {
     left(rig, &names).context("what was unfinished")?;
     for (id, size) in &listed {
         if is_snapshot(id) {
-            granted(&helper, &delete_snapshot(id))?;
+            helper.ask_patiently(&delete_snapshot(id))?;
             continue;
         }
         // It is complete: it can be used, and has its size.
-        let Reply::Usage(usage) = helper.ask(&Request::Usage { volume: volume(id), target: None })? else {
-            anyhow::bail!("no usage");
-        };
+        let usage = helper.usage(id, None)?;
         let condition = usage.condition;
         ensure!(condition.as_ref().is_none_or(|kind| *kind == Condition::NotEnforced), "{id}: {condition:?}");
         ensure!(usage.spec == VolumeSpec { size: bytes(*size), ..spec(id) }, "{id}: {:?}", usage.spec);
@@ -416,7 +393,7 @@ fn check(rig: &Rig, book: &Book) -> Result<()> {
         if Kind::of(id) == Kind::Filesystem {
             filesystems::check_image(rig, id)?;
         }
-        granted(&helper, &delete(id))?;
+        helper.ask_patiently(&delete(id))?;
     }
     left(rig, &[])?;
     ensure!(mounts::below(&rig.publish_directory())?.is_empty());
@@ -426,9 +403,9 @@ fn check(rig: &Rig, book: &Book) -> Result<()> {
 /// Looks at a volume while it is published.
 fn in_use(rig: &Rig, id: &str, look: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let (helper, [before, after]) = (rig.helper()?, Kind::of(id).uses(id));
-    before.iter().try_for_each(|request| granted(&helper, request).map(drop))?;
+    before.iter().try_for_each(|request| helper.ask_patiently(request).map(drop))?;
     look(&rig.target(id))?;
-    after.iter().try_for_each(|request| granted(&helper, request).map(drop))
+    after.iter().try_for_each(|request| helper.ask_patiently(request).map(drop))
 }
 
 /// Checks that what was written to a volume is there.

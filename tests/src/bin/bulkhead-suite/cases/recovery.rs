@@ -318,8 +318,7 @@ fn the_emptier_ends_with_the_helper(rig: &mut Rig) -> Result<()> {
 }
 
 fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("fast")?;
+    rig.add_pools(["default", "fast"])?;
     rig.start()?;
     let target = rig.target("a");
     let fast = parameters(&[("pool", "fast")]);

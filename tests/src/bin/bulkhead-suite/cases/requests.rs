@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixListener;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{ErrorKind, Inodes, MAX_LISTED, MountFlags, Reply, Request, Socket, Usage};
+use bulkhead_protocol::{ErrorKind, Inodes, MAX_LISTED, MountFlags, Reply, Request, Socket};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -64,18 +64,13 @@ fn a_block_volume_lives_and_dies(rig: &mut Rig) -> Result<()> {
 }
 
 fn create_compares_all_settings(rig: &mut Rig) -> Result<()> {
-    use bulkhead_protocol::{NameHash, VolumeKind};
+    use bulkhead_protocol::{NameHash, VolumeSpec};
     let helper = rig.helper()?;
     let spec = directory_spec(SIZE);
     helper.ask(&create("vol-a", spec))?;
     ensure!(helper.ask(&create("vol-a", spec))? == Reply::Size(bytes(SIZE)));
-    let mut named = spec;
-    named.name_hash = NameHash([8; 32]);
-    let mut more = spec;
-    if let VolumeKind::Directory { inodes, .. } = &mut more.kind {
-        *inodes = Inodes::try_from(4097)?;
-    }
-    for other in [named, more, image_spec(SIZE)] {
+    let named = VolumeSpec { name_hash: NameHash([8; 32]), ..spec };
+    for other in [named, directory_spec_with(SIZE, 4097), image_spec(SIZE)] {
         denied(helper.request(&create("vol-a", other))?, ErrorKind::AlreadyExists, "vol-a")?;
     }
     Ok(())
@@ -128,9 +123,7 @@ fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(rig: &mut Rig)
 
 fn an_unknown_pool_or_directory_is_refused(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    let pool = "other".parse()?;
-    let request = Request::Create { volume: volume("vol-a"), pool, spec: directory_spec(SIZE) };
-    denied(helper.request(&request)?, ErrorKind::Invalid, "other")?;
+    denied(helper.request(&create_in("other", "vol-a", directory_spec(SIZE)))?, ErrorKind::Invalid, "other")?;
     denied(helper.request(&Request::PoolStatus { pool: "other".parse()? })?, ErrorKind::Invalid, "other")?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     let flags = MountFlags::default();
@@ -142,18 +135,11 @@ fn an_unknown_pool_or_directory_is_refused(rig: &mut Rig) -> Result<()> {
 fn exclusive_means_one_target(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    let exclusively = |path| Request::BindMount {
-        volume: volume("vol-a"),
-        target: target("work", path),
-        flags: MountFlags::default(),
-        exclusive: true,
-    };
-    helper.ask_all([exclusively("a"), exclusively("a")])?;
-    denied(helper.request(&exclusively("b"))?, ErrorKind::InUse, "vol-a")?;
+    helper.ask_all([bind_exclusively("vol-a", "a"), bind_exclusively("vol-a", "a")])?;
+    denied(helper.request(&bind_exclusively("vol-a", "b"))?, ErrorKind::InUse, "vol-a")?;
     ensure!(!rig.target("b").exists());
     // It is not remembered: a publish that does not ask to be exclusive is not exclusive.
-    helper.ask(&bind("vol-a", "b"))?;
-    Ok(())
+    helper.ask(&bind("vol-a", "b")).map(drop)
 }
 
 fn a_device_needs_an_attached_loop(rig: &mut Rig) -> Result<()> {
@@ -197,17 +183,10 @@ fn lists_are_paged_in_order(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-fn usage_of(response: Reply) -> Result<Usage> {
-    match response {
-        Reply::Usage(usage) => Ok(usage),
-        other => anyhow::bail!("no usage: {other:?}"),
-    }
-}
-
 fn usage_of_a_volume_without_a_target(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
-    let usage = usage_of(helper.ask(&Request::Usage { volume: volume("vol-a"), target: None })?)?;
+    let usage = helper.usage("vol-a", None)?;
     ensure!(usage.targets == 1 && usage.spec == directory_spec(SIZE) && usage.pool.as_str() == "default", "{usage:?}");
     let here = Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) };
     helper.ask(&here)?;

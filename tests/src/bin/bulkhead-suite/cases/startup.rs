@@ -1,13 +1,13 @@
 //! Starting the helper, and when it refuses to start.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Condition, ErrorKind, Reply, Request};
 use bulkhead_tests::cases;
-use bulkhead_tests::commands::{Printed, bulkheadctl};
+use bulkhead_tests::commands::{Printed, bulkheadctl, refusal};
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::CreateVolumeRequest;
 use bulkhead_tests::daemon::Daemon;
@@ -41,17 +41,9 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-fn fails(command: &mut Command) -> Result<String> {
-    let Output { status, stdout, stderr } = command.output()?;
-    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    ensure!(status.code() == Some(1), "ended with {status}: {text}");
-    ensure!(!text.contains("panicked"), "{text}");
-    Ok(text)
-}
-
 /// The helper must refuse to start, with a message that contains `part`.
 fn check_refuses(rig: &Rig, part: &str) -> Result<()> {
-    let text = fails(&mut rig.helper_command()?)?;
+    let text = rig.refusal()?;
     ensure!(text.contains(part), "does not say {part:?}: {text}");
     Ok(())
 }
@@ -113,7 +105,7 @@ fn doubtful_command_lines_are_refused_with_a_sentence(rig: &mut Rig) -> Result<(
         (with(&["--check"]), "bulkhead-setup"),
         (with(&["--init-pool", "/a"]), "bulkhead-setup"),
     ] {
-        let text = fails(Command::new(program("bulkhead-privhelper")?).args(&flags))?;
+        let text = refusal(Command::new(program("bulkhead-privhelper")?).args(&flags))?;
         ensure!(text.contains(part), "{flags:?} does not say {part:?}: {text}");
         ensure!(text.trim().lines().count() == 1, "{flags:?} says more than one sentence: {text}");
     }
@@ -128,7 +120,7 @@ fn a_configuration_file_says_the_same(rig: &mut Rig) -> Result<()> {
     let file = rig.work().join("helper.conf");
     fs::write(&file, format!("# flags\n\n{}\n", lines.join("\n")))?;
     let text =
-        fails(Command::new(program("bulkhead-privhelper")?).args(["--config"]).arg(&file).args(["--socket", "/x"]))?;
+        refusal(Command::new(program("bulkhead-privhelper")?).args(["--config"]).arg(&file).args(["--socket", "/x"]))?;
     ensure!(text.contains("twice"), "{text}");
     run(Command::new(program("bulkhead-setup")?).args(["check", "--config"]).arg(&file))
 }
@@ -164,8 +156,7 @@ fn a_directory_that_is_no_mount_is_no_pool(rig: &mut Rig) -> Result<()> {
 }
 
 fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("fast")?;
+    rig.add_pools(["default", "fast"])?;
     let fast = rig.pools[1].directory.clone();
     mounts::unmount_all(&fast)?;
     let csi = rig.started_csi()?;
@@ -176,7 +167,6 @@ fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(rig: &mut
     let helper = rig.helper()?;
     denied(helper.request(&Request::PoolStatus { pool: "fast".parse()? })?, ErrorKind::PoolBroken, "")?;
     ensure!(fs::read_dir(&fast)?.count() == 0, "something was written below the mount point");
-    csi.delete_volume(csi::delete("vol-a"))?;
     rig.pools.truncate(1);
     Ok(())
 }
@@ -371,13 +361,12 @@ fn check_says_ok_and_changes_nothing(rig: &mut Rig) -> Result<()> {
 }
 
 fn check_says_what_to_mend(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("fast")?;
+    rig.add_pools(["default", "fast"])?;
     fs::create_dir_all(rig.kubelet.root().join("plugins/bulkhead.csi.local"))?;
     let fast = rig.pools[1].directory.clone();
     mounts::unmount_all(&fast)?;
     let before = traces(rig)?;
-    let text = fails(&mut check_command(rig)?)?;
+    let text = refusal(&mut check_command(rig)?)?;
     let line = text.lines().find(|line| line.starts_with("FAILED")).context(text.clone())?;
     ensure!(line.contains("fast") && line.contains("bulkhead-setup init-pool"), "{line}");
     ensure!(traces(rig)? == before, "something has changed");
@@ -392,7 +381,7 @@ fn a_private_publish_directory_is_refused(rig: &mut Rig) -> Result<()> {
     mount_bind(&publish, &publish)?;
     mount_change(&publish, MountPropagationFlags::PRIVATE)?;
     check_refuses(rig, "not shared")?;
-    let checked = fails(&mut check_command(rig)?)?;
+    let checked = refusal(&mut check_command(rig)?)?;
     ensure!(checked.contains("\nskipped pool default in "), "{checked}");
     ensure!(checked.contains("\nskipped jail, and mounts that reach the host: "), "{checked}");
     // A slave mount receives the host's mounts, but the host does not receive the slave's.

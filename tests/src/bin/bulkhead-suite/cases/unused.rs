@@ -1,7 +1,7 @@
 //! The request that deletes only volumes that were never published: a client's mistake costs no data.
 
 use anyhow::{Result, ensure};
-use bulkhead_protocol::{ErrorKind, MountFlags, Reply, Request, VolumeSpec};
+use bulkhead_protocol::{ErrorKind, Reply, Request, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -32,14 +32,10 @@ fn kinds() -> [(&'static str, VolumeSpec); 2] {
 
 /// The requests that publish a volume with this name, and those that unpublish it.
 fn publishing(id: &str) -> (Vec<Request>, Vec<Request>) {
-    let (own, at) = (|| volume(id), || target("work", id));
     if id == "vol-a" {
         return (vec![bind(id, id)], vec![unbind(id, id)]);
     }
-    let attach = Request::LoopAttach { volume: own(), read_only: false };
-    let make = Request::MakeDevice { volume: own(), target: at(), exclusive: false };
-    let remove = Request::RemoveDevice { volume: own(), target: at() };
-    (vec![attach, make], vec![remove, Request::LoopDetach { volume: own() }])
+    (vec![attach(id), make_device(id, id)], vec![remove_device(id, id), detach(id)])
 }
 
 fn check_refused(rig: &Rig, id: &str) -> Result<()> {
@@ -98,7 +94,7 @@ fn what_is_published_is_refused(rig: &mut Rig) -> Result<()> {
 
 fn an_attached_image_counts_as_used(rig: &mut Rig) -> Result<()> {
     rig.helper()?.ask(&create("vol-b", image_spec(SIZE)))?;
-    rig.helper()?.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    rig.helper()?.ask(&attach("vol-b"))?;
     check_refused(rig, "vol-b")?;
     ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1, "the device is gone");
     Ok(())
@@ -136,15 +132,7 @@ fn growing_is_no_use(rig: &mut Rig) -> Result<()> {
 /// The purpose of the first publish makes no difference.
 fn reading_is_a_use(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    let flags = MountFlags { read_only: true, ..MountFlags::default() };
-    helper.ask(&Request::BindMount {
-        volume: volume("vol-a"),
-        target: target("work", "a"),
-        flags,
-        exclusive: false,
-    })?;
-    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind_read_only("vol-a", "a"), unbind("vol-a", "a")])?;
     check_refused(rig, "vol-a")
 }
 

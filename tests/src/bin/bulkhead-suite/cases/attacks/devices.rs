@@ -13,7 +13,7 @@ use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::attacker::{Attempt, attempt, errno, first_bytes, node_like};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{create, delete, detach, image_spec, make_device, target, volume};
+use bulkhead_tests::helper::{create, delete, detach, image_spec, make_device, remove_device, target, volume};
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -43,21 +43,13 @@ fn attach(id: &str, read_only: bool) -> Request {
     Request::LoopAttach { volume: volume(id), read_only }
 }
 
-fn publish(id: &str, path: &str) -> Request {
-    make_device(id, path)
-}
-
-fn unpublish(id: &str, path: &str) -> Request {
-    Request::RemoveDevice { volume: volume(id), target: target("work", path) }
-}
-
 /// Creates vol-a, with its name as content, publishes it at `a`, and returns the node that a container makes for
 /// itself.
 fn published(rig: &Rig, read_only: bool) -> Result<PathBuf> {
     let helper = rig.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     File::options().write(true).open(rig.pool().image("vol-a"))?.write_all_at(OF_A, 0)?;
-    helper.ask_all([attach("vol-a", read_only), publish("vol-a", "a")])?;
+    helper.ask_all([attach("vol-a", read_only), make_device("vol-a", "a")])?;
     node_like(&rig.target("a"), &rig.work().join("own-node"))
 }
 
@@ -105,7 +97,7 @@ fn check_no_volume_comes_into_sight(rig: &Rig, node: &Path) -> Result<()> {
 fn take_down(rig: &Rig, paths: &[&str]) -> Result<()> {
     let helper = rig.helper()?;
     for path in paths {
-        helper.ask(&unpublish("vol-a", path))?;
+        helper.ask(&remove_device("vol-a", path))?;
     }
     helper.ask(&detach("vol-a"))?;
     let left = loops::backed_by(&rig.pool().device()?)?;
@@ -179,7 +171,7 @@ fn a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open(rig: &mut
 /// Creates vol-a, publishes it at `path`, kills the helper and detaches the device by hand. Returns a container's node.
 fn detached(rig: &mut Rig, path: &str) -> Result<(PathBuf, loops::Loop)> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a", false), publish("vol-a", path)])?;
+    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a", false), make_device("vol-a", path)])?;
     let node = node_like(&rig.target(path), &rig.work().join("own-node"))?;
     let device = rig.pool().only_device()?;
     rig.kill_helper()?;
@@ -207,7 +199,7 @@ fn a_start_leaves_all_nodes_where_they_are(rig: &mut Rig) -> Result<()> {
     mounts::unmount_all(&manager)?;
     fs::remove_file(others)?;
     // A node that shows nothing any more may be unpublished.
-    rig.helper()?.ask(&unpublish("vol-a", "a"))?;
+    rig.helper()?.ask(&remove_device("vol-a", "a"))?;
     ensure!(mounts::at(&rig.target("a"))?.is_empty(), "the node is still mounted");
     Ok(())
 }
@@ -220,7 +212,7 @@ fn a_start_leaves_the_nodes_of_another_helper(rig: &mut Rig) -> Result<()> {
         let path = PathBuf::from("/dev").join(rig.pool().only_device()?.path.file_name().context("a name")?);
         ensure!(mounts::at(&rig.target("a"))?.len() == 1, "the node of the first helper is unmounted");
         check_shows_a(&node)?;
-        denied(other.client()?.request(&unpublish("vol-a", "a"))?, ErrorKind::InUse, "vol-a")?;
+        denied(other.client()?.request(&remove_device("vol-a", "a"))?, ErrorKind::InUse, "vol-a")?;
         ensure!(path.exists(), "the device is gone");
         other.restart()?;
     }
@@ -244,7 +236,7 @@ fn a_reader_puts_a_file_of_its_own_behind_the_device(rig: &mut Rig) -> Result<()
         check_shows_a(&rig.target("a"))?;
         let helper = rig.restarted_helper()?;
         denied(helper.request(&attach("vol-a", false))?, ErrorKind::InUse, "read-only")?;
-        helper.ask_all([attach("vol-a", true), publish("vol-a", "a")])?;
+        helper.ask_all([attach("vol-a", true), make_device("vol-a", "a")])?;
     }
     let device = rig.pool().only_device()?.path;
     take_down(rig, &["a"])?;
@@ -270,12 +262,12 @@ fn hand_to_a_second_pod(rig: &mut Rig, meanwhile: fn(&mut Rig) -> Result<()>) ->
     let node = published(rig, false)?;
     let first_pod = File::open(&node)?;
     let helper = rig.helper()?;
-    helper.ask(&unpublish("vol-a", "a"))?;
+    helper.ask(&remove_device("vol-a", "a"))?;
     denied(helper.request(&detach("vol-a"))?, ErrorKind::Busy, "open")?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "open")?;
     meanwhile(rig)?;
     let helper = rig.helper()?;
-    helper.ask(&publish("vol-a", "b"))?;
+    helper.ask(&make_device("vol-a", "b"))?;
     drop(first_pod);
     ensure!(!rig.pool().only_device()?.autoclear, "the second pod has a dying device");
     check_no_volume_comes_into_sight(rig, &node)?;
@@ -286,7 +278,7 @@ fn hand_to_a_second_pod(rig: &mut Rig, meanwhile: fn(&mut Rig) -> Result<()>) ->
 fn a_tenants_marks_go_when_the_device_is_handed_out_again(rig: &mut Rig) -> Result<()> {
     let node = published(rig, false)?;
     let helper = rig.helper()?;
-    for request in [publish("vol-a", "b"), attach("vol-a", false)] {
+    for request in [make_device("vol-a", "b"), attach("vol-a", false)] {
         ensure!(attempt(Attempt::Mark, &node, true, &node)? == 0, "the kernel asks no capability for this");
         ensure!(rig.pool().only_device()?.autoclear && first_bytes::<7>(&node)? != *OF_A, "the marks are in place");
         helper.ask(&request)?;
@@ -294,12 +286,12 @@ fn a_tenants_marks_go_when_the_device_is_handed_out_again(rig: &mut Rig) -> Resu
         check_shows_a(&node)?;
     }
     // The kernel offers no way to stop showing partitions; that ends with the device.
-    helper.ask(&unpublish("vol-a", "b"))?;
+    helper.ask(&remove_device("vol-a", "b"))?;
     take_down(rig, &["a"])
 }
 
 /// Removes a device that is neither bound nor open: LOOP_CTL_REMOVE. Returns 0 or the errno.
-fn remove_device(device: &loops::Loop) -> Result<i32> {
+fn remove_by_number(device: &loops::Loop) -> Result<i32> {
     let number = device.number().context("a loop device without a number")?.to_string();
     let script = "open(my $control, '+<', '/dev/loop-control') or exit 99;
         exit(defined(ioctl($control, 0x4c81, $ARGV[0] + 0)) ? 0 : $! + 0)";
@@ -313,15 +305,15 @@ fn an_administrator_detaches_a_device_while_the_helper_is_down(rig: &mut Rig) ->
         rig.kill_helper()?;
         loops::detach_by_hand(&device)?;
         if removed {
-            ensure!(remove_device(&device)? == 0, "the device cannot be removed");
+            ensure!(remove_by_number(&device)? == 0, "the device cannot be removed");
         }
         let helper = rig.started_helper()?;
-        let at = |target| Request::Usage { volume: volume("vol-a"), target };
-        helper.ask(&at(None))?;
-        denied(helper.request(&at(Some(target("work", "a"))))?, ErrorKind::NotFound, "not published")?;
+        helper.usage("vol-a", None)?;
+        let at = Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) };
+        denied(helper.request(&at)?, ErrorKind::NotFound, "not published")?;
         ensure!(helper.ask(&Request::LoopResize { volume: volume("vol-a") })? == Reply::Size(image_spec(SIZE).size));
-        denied(helper.request(&publish("vol-a", "a"))?, ErrorKind::Invalid, "attach it first")?;
-        helper.ask_all([unpublish("vol-a", "a"), delete("vol-a")])?;
+        denied(helper.request(&make_device("vol-a", "a"))?, ErrorKind::Invalid, "attach it first")?;
+        helper.ask_all([remove_device("vol-a", "a"), delete("vol-a")])?;
         fs::remove_file(node)?;
     }
     Ok(())
@@ -331,10 +323,10 @@ fn an_administrator_detaches_a_device_of_a_running_helper(rig: &mut Rig) -> Resu
     published(rig, false)?;
     let device = rig.pool().only_device()?;
     loops::detach(&device.path)?;
-    ensure!(remove_device(&device)? == errno::BUSY);
+    ensure!(remove_by_number(&device)? == errno::BUSY);
     let helper = rig.helper()?;
-    helper.ask(&Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) })?;
-    helper.ask(&publish("vol-a", "a"))?;
+    helper.usage("vol-a", Some(target("work", "a")))?;
+    helper.ask(&make_device("vol-a", "a"))?;
     check_shows_a(&rig.target("a"))?;
     take_down(rig, &["a"])
 }

@@ -19,8 +19,7 @@ cases! {
 const MIB: u64 = 1 << 20;
 
 fn a_frozen_pool_does_not_keep_others_from_being_emptied(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("other")?;
+    rig.add_pools(["default", "other"])?;
     rig.start()?;
     let helper = rig.helper()?;
     helper.ask_all(["v0", "v1"].map(|id| create_in("other", id, image_spec(32 * MIB))))?;

@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, ensure};
-use bulkhead_protocol::{Inodes, VolumeKind, VolumeSpec};
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::VolumeSpec;
 use bulkhead_tests::cases;
-use bulkhead_tests::helper::{create, delete, directory_spec, image_spec};
+use bulkhead_tests::helper::{create, delete, directory_spec, directory_spec_with, image_spec};
 use bulkhead_tests::rig::Rig;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat, statvfs};
 
@@ -133,7 +133,7 @@ fn enter(parent: &OwnedFd, name: &str) -> Result<OwnedFd> {
 
 fn deep_directories_with_thousands_of_siblings_in_a_full_pool(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("v0", many_files(256 * MIB)?))?;
+    helper.ask(&create("v0", many_files(256 * MIB)))?;
     make_comb(&rig.pool().volume("v0").join("data"), 5000)?;
     delete_in_full_pool(rig)
 }
@@ -150,7 +150,7 @@ fn delete_in_full_pool(rig: &Rig) -> Result<()> {
 fn deep_directories_with_thousands_of_siblings_in_a_full_quota(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     // ext4 takes a block for each directory.
-    helper.ask(&create("v0", many_files(24 * MIB)?))?;
+    helper.ask(&create("v0", many_files(24 * MIB)))?;
     let data = rig.pool().volume("v0").join("data");
     make_comb(&data, 1000)?;
     // Deep inside, so that no space is freed before most directories are gone.
@@ -164,7 +164,7 @@ fn deep_directories_with_thousands_of_siblings_in_a_full_quota(rig: &mut Rig) ->
 /// More directories are too deep than there are names available at the top, and each has others below it.
 fn directories_that_wait_for_each_other_in_a_full_pool(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("v0", many_files(256 * MIB)?))?;
+    helper.ask(&create("v0", many_files(256 * MIB)))?;
     let top = openat(CWD, rig.pool().volume("v0").join("data"), DIRECTORY, Mode::empty())?;
     for comb in 0..24 {
         let mut directory = enter(&top, &comb.to_string())?;
@@ -181,10 +181,6 @@ fn directories_that_wait_for_each_other_in_a_full_pool(rig: &mut Rig) -> Result<
 }
 
 /// A directory volume with enough inodes.
-fn many_files(size: u64) -> Result<VolumeSpec> {
-    let mut spec = directory_spec(size);
-    if let VolumeKind::Directory { inodes, .. } = &mut spec.kind {
-        *inodes = Inodes::try_from(100_000).map_err(|_| anyhow!("so many inodes"))?;
-    }
-    Ok(spec)
+fn many_files(size: u64) -> VolumeSpec {
+    directory_spec_with(size, 100_000)
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, Response, decode, encode};
+use bulkhead_protocol::{Condition, ErrorKind, PoolStatus, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::controller_client::ControllerClient;
@@ -25,13 +25,12 @@ cases! {
 const SIZE: u64 = 16 << 20;
 
 fn two_pools(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("other")?;
+    rig.add_pools(["default", "other"])?;
     rig.start()
 }
 
-fn create_in_other(id: &str) -> Result<Request> {
-    Ok(create_in("other", id, directory_spec(SIZE)))
+fn is_stuck(status: &PoolStatus) -> bool {
+    status.conditions.as_slice().iter().any(|condition| matches!(condition, Condition::NotAnswering { .. }))
 }
 
 fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()> {
@@ -55,28 +54,17 @@ fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()
     let begun = Instant::now();
     let helper = rig.helper()?;
     for _ in 0..20 {
-        helper.ask_all([create_in_other("vol-a")?, bind("vol-a", "a")])?;
-        helper.ask(&Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) })?;
+        helper.ask_all([create_in("other", "vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
+        helper.usage("vol-a", Some(target("work", "a")))?;
         helper.ask_all([unbind("vol-a", "a"), delete("vol-a")])?;
         helper.pool_status("other")?;
     }
     ensure!(begun.elapsed() < rig.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
     // After a while the status reports it, although nothing can be learned from the filesystem.
     rig.eventually(25, || {
-        let status = helper.pool_status("default")?;
-        let stuck =
-            status.conditions.as_slice().iter().any(|condition| matches!(condition, Condition::NotAnswering { .. }));
-        ensure!(stuck && status.available == 0 && status.total > 0, "{status:?}");
-        Ok(())
+        helper.check_status("default", |status| is_stuck(status) && status.available == 0 && status.total > 0)
     })?;
-    ensure!(
-        !helper
-            .pool_status("other")?
-            .conditions
-            .as_slice()
-            .iter()
-            .any(|condition| matches!(condition, Condition::NotAnswering { .. }))
-    );
+    helper.check_status("other", |status| !is_stuck(status))?;
     drop(frozen);
     for client in &hanging {
         let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;
@@ -129,7 +117,6 @@ fn creations_that_hang_leave_connections_for_other_pools(rig: &mut Rig) -> Resul
     drop((creations, slow));
     for id in &ids {
         rig.eventually(10, || Ok(client.create_volume(create(id, "default"))?))?;
-        client.delete_volume(csi::delete(id))?;
     }
     Ok(())
 }
@@ -139,7 +126,7 @@ fn a_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
     rig.helper()?.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let helper = rig.restarted_helper()?;
-    helper.ask_all([create_in_other("vol-b")?, delete("vol-b")])?;
+    helper.check_serves("other")?;
     for request in [unbind("vol-a", "a"), delete("vol-a"), create("vol-a", directory_spec(SIZE))] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, "is not served")?;
     }

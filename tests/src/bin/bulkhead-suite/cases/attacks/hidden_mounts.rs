@@ -41,24 +41,19 @@ fn target(path: &str) -> TargetPath {
 /// Creates a directory volume and a block volume, and publishes them.
 fn publish(client: &HelperClient, directory: TargetPath, device: TargetPath) -> Result<()> {
     let flags = MountFlags::default();
-    for request in [
+    client.ask_all([
         create("vol-d", directory_spec(SIZE)),
         Request::BindMount { volume: volume("vol-d"), target: directory, flags, exclusive: false },
         create("vol-b", image_spec(SIZE)),
         attach("vol-b"),
         Request::MakeDevice { volume: volume("vol-b"), target: device, exclusive: false },
-    ] {
-        client.ask(&request)?;
-    }
-    Ok(())
+    ])
 }
 
 /// Unpublishes the volumes of [`publish`].
 fn unpublish(rig: &Rig, directory: TargetPath, device: TargetPath) -> Result<()> {
-    let client = rig.helper()?;
-    client.ask(&Request::Unmount { volume: volume("vol-d"), target: directory })?;
-    client.ask(&Request::RemoveDevice { volume: volume("vol-b"), target: device })?;
-    Ok(())
+    let unbind = Request::Unmount { volume: volume("vol-d"), target: directory };
+    rig.helper()?.ask_all([unbind, Request::RemoveDevice { volume: volume("vol-b"), target: device }])
 }
 
 /// Checks that neither volume can be deleted, and that each refusal contains `part`.
@@ -75,8 +70,7 @@ fn check_kept(rig: &Rig, part: &str) -> Result<()> {
 }
 
 fn delete_both(rig: &Rig) -> Result<()> {
-    let client = rig.helper()?;
-    client.ask_all([delete("vol-d"), delete("vol-b")])
+    rig.helper()?.ask_all([delete("vol-d"), delete("vol-b")])
 }
 
 fn take_away(path: &Path) -> Result<()> {
@@ -99,13 +93,7 @@ fn the_publish_directory_is_taken_out_of_the_configuration(rig: &mut Rig) -> Res
     rig.helper_flags.clear();
     rig.start_helper()?;
     check_kept(rig, &other.display().to_string())?;
-    let exclusive = Request::BindMount {
-        volume: volume("vol-d"),
-        target: target("d"),
-        flags: MountFlags::default(),
-        exclusive: true,
-    };
-    denied(rig.helper()?.request(&exclusive)?, ErrorKind::InUse, "other/d")?;
+    denied(rig.helper()?.request(&helper::bind_exclusively("vol-d", "d"))?, ErrorKind::InUse, "other/d")?;
     let exclusive = Request::MakeDevice { volume: volume("vol-b"), target: target("b"), exclusive: true };
     denied(rig.helper()?.request(&exclusive)?, ErrorKind::InUse, "other/b")?;
     for name in ["d", "b"] {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::cases;
+use bulkhead_tests::commands::refusal;
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{
@@ -27,20 +28,12 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-/// Starts a helper that must refuse, and returns its message.
-fn refusal(rig: &Rig) -> Result<String> {
-    let output = rig.helper_command()?.output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.code() == Some(1), "it ended with {}: {said}", output.status);
-    Ok(said)
-}
-
 fn a_second_start_takes_no_name_from_the_helper_that_serves(rig: &mut Rig) -> Result<()> {
     let inode = |rig: &Rig| -> Result<u64> { Ok(fs::symlink_metadata(rig.helper_socket())?.ino()) };
     let before = inode(rig)?;
     rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     for _ in 0..3 {
-        let said = refusal(rig)?;
+        let said = rig.refusal()?;
         ensure!(said.contains("another helper listens on"), "{said}");
         ensure!(said.lines().count() == 1, "it says more than why it does not serve: {said}");
         ensure!(inode(rig)? == before, "the socket is another");
@@ -94,7 +87,7 @@ fn a_volume_is_published_where_the_next_start_tries_a_mount(rig: &mut Rig) -> Re
     let mount = || run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=0700", "none"]).arg(&path));
     mount()?;
     fs::write(path.join("file"), "content")?;
-    let said = refusal(rig)?;
+    let said = rig.refusal()?;
     ensure!(said.contains(name) && said.contains("unmount it"), "{said}");
     ensure!(fs::read(path.join("file"))? == b"content", "it was unmounted");
     // The remains of a killed start are removed, however many times they are mounted there.
@@ -120,9 +113,8 @@ fn the_trial_of_a_start_cannot_be_unmounted_at_once(rig: &mut Rig) -> Result<()>
     patient
         .wait_until(rig.patience(Duration::from_secs(20)), || HelperClient::welcomed(&rig.helper_socket()).map(drop))?;
     patient.kill()?;
-    let output = started("2+").output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.code() == Some(1) && said.contains("fuser"), "{}: {said}", output.status);
+    let said = refusal(&mut started("2+"))?;
+    ensure!(said.contains("fuser"), "{said}");
     // The next start removes it.
     rig.start_helper()?;
     let trial = rig.kubelet.root().join("pods/.bulkhead-trial");

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, MountFlags, PoolName, PoolStatus, Reply, Request, Usage};
+use bulkhead_protocol::{Condition, ErrorKind, PoolStatus};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests;
 use bulkhead_tests::csi::v1::GetCapacityRequest;
@@ -15,7 +15,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::leaks;
 use bulkhead_tests::monitoring;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::pool::{Pool, mount_anew, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use bulkhead_tests::wait;
@@ -48,10 +48,9 @@ fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(rig: &mut Rig) -> Result<()
     let csi = rig.started_csi()?;
     rig.create(&csi, "vol-a", requests::MIB, requests::mount())?;
     let normal = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 0";
-    let metrics = |rig: &Rig| -> Result<String> { Ok(monitoring::get(rig, "/metrics")?.1) };
     let patience = rig.patience(Duration::from_secs(60));
     wait::until(patience, || {
-        let metrics = metrics(rig)?;
+        let metrics = monitoring::get(rig, "/metrics")?.1;
         ensure!(metrics.contains(normal) && !metrics.contains("condition=\"shut_down\""), "{metrics}");
         Ok(())
     })?;
@@ -59,7 +58,7 @@ fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(rig: &mut Rig) -> Result<()
     // A scheduler's request brings it out at once; otherwise it is noticed within half a minute.
     csi.get_capacity(GetCapacityRequest::default())?;
     wait::until(patience, || {
-        let metrics = metrics(rig)?;
+        let metrics = monitoring::get(rig, "/metrics")?.1;
         ensure!(metrics.contains("bulkhead_pool_abnormal_volumes{pool=\"default\"} 1"), "{metrics}");
         ensure!(metrics.contains("bulkhead_pool_condition{pool=\"default\",condition=\"shut_down\"} 1"), "{metrics}");
         let log = fs::read_to_string(rig.logs().join("frontend.log"))?;
@@ -77,18 +76,9 @@ fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(rig: &mut Rig) -> Result<()
 
 fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
     let helper = rig.helper()?;
-    let pool: PoolName = rig.pool().name.parse()?;
-    let directory = rig.pool().directory.clone();
-    for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))] {
-        helper.ask(&Request::Create { volume: volume(id), pool: pool.clone(), spec })?;
-    }
-    let (a, b) = (target("work", "a"), target("work", "b"));
-    let flags = MountFlags::default();
-    let bind = Request::BindMount { volume: volume("vol-a"), target: a.clone(), flags, exclusive: false };
-    let detach = Request::LoopDetach { volume: volume("vol-b") };
-    helper.ask(&bind)?;
-    helper.ask(&attach("vol-b"))?;
-    helper.ask(&Request::MakeDevice { volume: volume("vol-b"), target: b.clone(), exclusive: false })?;
+    let (pool, directory) = (rig.pool().name.clone(), rig.pool().directory.clone());
+    helper.ask_all([create_in(&pool, "vol-a", directory_spec(SIZE)), create_in(&pool, "vol-b", image_spec(SIZE))])?;
+    helper.ask_all([bind("vol-a", "a"), attach("vol-b"), make_device("vol-b", "b")])?;
     let mut file = File::create(rig.target("a/file"))?;
     file.write_all(b"content")?;
     file.sync_all()?;
@@ -96,8 +86,7 @@ fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
 
     // The emptier is at work before the disk fails, and no longer on its way into its jail.
     let patience = rig.patience(Duration::from_secs(15));
-    helper.ask(&Request::Create { volume: volume("vol-c"), pool: pool.clone(), spec: directory_spec(SIZE) })?;
-    helper.ask(&delete("vol-c"))?;
+    helper.ask_all([create_in(&pool, "vol-c", directory_spec(SIZE)), delete("vol-c")])?;
     wait::until(patience, || {
         let left = rig.pool().entries()?;
         ensure!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
@@ -105,24 +94,19 @@ fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
     })?;
 
     run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
-    let status = |helper: &HelperClient| helper.pool_status(pool.as_str());
+    let status = |helper: &HelperClient| helper.pool_status(&pool);
     let says_so = |status: &PoolStatus| status.conditions.as_slice().contains(&Condition::ShutDown);
     let found = status(&helper)?;
     ensure!(says_so(&found) && found.available == 0 && found.largest_volume == 0, "{found:?}");
-    for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
-        let answer = helper.ask(&Request::Usage { volume: volume(id), target: Some(target.clone()) })?;
-        let Reply::Usage(Usage { condition, .. }) = &answer else { anyhow::bail!("{answer:?}") };
-        ensure!(condition.as_ref().is_some_and(|one| *one == Condition::ShutDown), "{answer:?}");
+    for (id, path) in [("vol-a", "a"), ("vol-b", "b")] {
+        let usage = helper.usage(id, Some(target("work", path)))?;
+        ensure!(usage.condition == Some(Condition::ShutDown), "{usage:?}");
     }
     // It is still published, and publishing again after a kubelet's restart succeeds.
-    helper.ask(&bind)?;
+    helper.ask(&bind("vol-a", "a"))?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
     for _ in 0..2 {
-        helper.ask(&Request::Unmount { volume: volume("vol-a"), target: a.clone() }).context("unmount")?;
-        helper
-            .ask(&Request::RemoveDevice { volume: volume("vol-b"), target: b.clone() })
-            .context("remove the device")?;
-        helper.ask(&detach).context("detach")?;
+        helper.ask_all([unbind("vol-a", "a"), remove_device("vol-b", "b"), detach("vol-b")])?;
     }
     ensure!(mounts::below(&rig.publish_directory())?.is_empty());
     ensure!(fs::read_dir(rig.publish_directory())?.count() == 0, "targets are left");
@@ -130,18 +114,12 @@ fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
 
     // The way out: only the helper itself still holds the filesystem.
     rig.kill_helper()?;
-    // Its processes keep the old filesystem until they end. Even then ext4 opens directories, but no files.
-    wait::until(patience, || {
-        mounts::unmount_all(&directory)?;
-        mount_image(run_options, &directory.with_extension("disk"), &directory)?;
-        File::open(directory.join(".bulkhead")).map(drop).context("the filesystem that was mounted anew")
-    })?;
+    mount_anew(run_options, &directory)?;
     let helper = rig.started_helper()?;
     let found = status(&helper)?;
     ensure!(!says_so(&found) && found.available > 0, "{found:?}");
-    helper.ask(&bind)?;
+    helper.ask(&bind("vol-a", "a"))?;
     ensure!(fs::read(rig.target("a/file"))? == b"content");
-    helper.ask(&Request::Unmount { volume: volume("vol-a"), target: a })?;
-    helper.ask_all(["vol-a", "vol-b"].map(delete))?;
-    Ok(())
+    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask_all(["vol-a", "vol-b"].map(delete))
 }

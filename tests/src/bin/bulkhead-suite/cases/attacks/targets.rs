@@ -266,10 +266,9 @@ fn hide(rig: &mut Rig, hide: impl Fn(&Place) -> Result<()>, bring_back: impl Fn(
             denied(helper.request(&unpublish)?, ErrorKind::InUse, "moved").with_context(case)?;
         }
         if id == "vol-b" {
-            let detach = Request::LoopDetach { volume: volume(id) };
-            denied(helper.request(&detach)?, ErrorKind::InUse, id).with_context(case)?;
+            denied(helper.request(&detach(id))?, ErrorKind::InUse, id).with_context(case)?;
         } else {
-            denied(helper.request(&exclusively(id, "elsewhere"))?, ErrorKind::InUse, id).with_context(case)?;
+            denied(helper.request(&bind_exclusively(id, "elsewhere"))?, ErrorKind::InUse, id).with_context(case)?;
         }
         ensure!(precious.exists(), "{}: the content is gone", case());
         bring_back(&place).with_context(case)?;
@@ -278,11 +277,6 @@ fn hide(rig: &mut Rig, hide: impl Fn(&Place) -> Result<()>, bring_back: impl Fn(
         ensure!(!path.exists(), "{}: the target is left", case());
     }
     Ok(fs::remove_dir_all(rig.target("way"))?)
-}
-
-fn exclusively(id: &str, path: &str) -> Request {
-    let flags = MountFlags::default();
-    Request::BindMount { volume: volume(id), target: target("work", path), flags, exclusive: true }
 }
 
 fn a_moved_directory_with_an_empty_one_in_its_place(rig: &mut Rig) -> Result<()> {
@@ -328,11 +322,11 @@ fn a_target_moved_in_another_namespace(rig: &mut Rig) -> Result<()> {
 fn what_the_host_has_unmounted_is_not_published(rig: &mut Rig) -> Result<()> {
     let helper = &volumes(rig)?;
     let (one, two) = (rig.target("one"), rig.target("two"));
-    helper.ask(&exclusively("vol-a", "one"))?;
-    denied(helper.request(&exclusively("vol-a", "two"))?, ErrorKind::InUse, "work:one")?;
+    helper.ask(&bind_exclusively("vol-a", "one"))?;
+    denied(helper.request(&bind_exclusively("vol-a", "two"))?, ErrorKind::InUse, "work:one")?;
     unmount(&one, UnmountFlags::NOFOLLOW)?;
-    helper.ask(&exclusively("vol-a", "two"))?;
-    denied(helper.request(&exclusively("vol-a", "one"))?, ErrorKind::InUse, "work:two")?;
+    helper.ask(&bind_exclusively("vol-a", "two"))?;
+    denied(helper.request(&bind_exclusively("vol-a", "one"))?, ErrorKind::InUse, "work:two")?;
     // The target that was unmounted by hand still belongs to the helper.
     helper.ask(&unbind("vol-a", "one"))?;
     ensure!(!one.exists() && mounts::at(&two)?.len() == 1);
@@ -345,7 +339,7 @@ fn what_the_host_has_unmounted_is_not_published(rig: &mut Rig) -> Result<()> {
     });
     removed.join().map_err(|_| anyhow!("the thread panicked"))??;
     ensure!(mounts::at(&two)?.is_empty());
-    helper.ask(&exclusively("vol-a", "one"))?;
+    helper.ask(&bind_exclusively("vol-a", "one"))?;
     Ok(())
 }
 

@@ -8,11 +8,9 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::observe::mounts;
-use bulkhead_tests::pool::{mount_image, run};
+use bulkhead_tests::pool::{mount_anew, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
-use bulkhead_tests::wait;
 
 use super::{check_filled, fill, listed, take};
 
@@ -43,8 +41,7 @@ fn a_pool_that_shuts_down_while_a_volume_is_cloned(rig: &mut Rig) -> Result<()> 
 fn each_call(rig: &mut Rig, request: &Request) -> Result<()> {
     // What the kernel lets strace delay is not on the list of what the helper may call.
     rig.helper_flags.push("--seccomp=log".to_owned());
-    rig.add_pool("default")?;
-    rig.add_pool("other")?;
+    rig.add_pools(["default", "other"])?;
     for call in CALLS {
         rig.start_helper()?;
         dies_in(rig, request, call).with_context(|| call)?;
@@ -95,14 +92,7 @@ fn check_dead(rig: &Rig, request: &Request) -> Result<()> {
 /// Mounts the pool anew, which repairs it, and starts another helper.
 pub fn repair(rig: &mut Rig) -> Result<()> {
     rig.kill_helper()?;
-    let (directory, patience) = (rig.pool().directory.clone(), rig.patience(Duration::from_secs(15)));
-    wait::until(patience, || mounts::unmount_all(&directory))?;
-    wait::until(patience, || {
-        // As long as the helper's processes end, it is the old one.
-        mounts::unmount_all(&directory)?;
-        mount_image(&rig.run_options, &directory.with_extension("disk"), &directory)?;
-        std::fs::File::open(directory.join(".bulkhead")).map(drop).context("the filesystem")
-    })?;
+    mount_anew(&rig.run_options, &rig.pool().directory)?;
     rig.start_helper()
 }
 

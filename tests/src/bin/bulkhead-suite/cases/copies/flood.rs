@@ -76,9 +76,7 @@ fn snapshots_without_end_take_no_other_volumes_room(rig: &mut Rig) -> Result<()>
         }
         check_filled(&rig.pool().image(&id(3)), 13, 0, SIZE)?;
         check_filled(&rig.pool().image("kept"), 9, 0, SIZE)?;
-        for number in 0..taken {
-            helper.ask(&delete_snapshot(&id(number)))?;
-        }
+        helper.ask_all((0..taken).map(|number| delete_snapshot(&id(number))))?;
         gone(rig)?;
         check_room(rig, &helper, &before)?;
     }
@@ -107,9 +105,7 @@ fn snapshots_of_nothing_take_no_other_volumes_room(rig: &mut Rig) -> Result<()> 
     check_filled(&rig.pool().image("kept"), 1, 0, SIZE)?;
     let taken = taken?;
     helper.ask(&delete("vol-z"))?;
-    for number in 0..taken {
-        helper.ask(&delete_snapshot(&id(number)))?;
-    }
+    helper.ask_all((0..taken).map(|number| delete_snapshot(&id(number))))?;
     gone(rig)?;
     check_room(rig, &helper, &before)?;
     helper.ask(&delete(&nothing))?;

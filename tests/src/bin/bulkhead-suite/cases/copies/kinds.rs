@@ -3,10 +3,11 @@
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Result, ensure};
-use bulkhead_protocol::{BlockSize, ErrorKind, Inodes, MountFlags, Request, SnapshotOf, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{BlockSize, ErrorKind, Inodes, Request, SnapshotOf, VolumeKind, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::pool::RECORD;
 use bulkhead_tests::rig::Rig;
 
 use super::take;
@@ -76,17 +77,11 @@ fn a_snapshot_is_nothing_but_a_snapshot(rig: &mut Rig) -> Result<()> {
     for id in ["snap-a", "snap-b"] {
         let inodes = Inodes::try_from(5_u64)?;
         let own = || volume(id);
-        let exclusive = Request::BindMount {
-            volume: own(),
-            target: target("work", "t"),
-            flags: MountFlags::default(),
-            exclusive: true,
-        };
         for request in [
             attach(id),
             make_device(id, "d"),
             bind(id, "t"),
-            exclusive,
+            bind_exclusively(id, "t"),
             mount_filesystem(id),
             unmount_filesystem(id),
             grow_filesystem(id, 2 * SIZE),
@@ -103,19 +98,16 @@ fn a_snapshot_is_nothing_but_a_snapshot(rig: &mut Rig) -> Result<()> {
         }
         denied(helper.request(&create_snapshot(id, "snap-c"))?, ErrorKind::Invalid, "snapshot itself")?;
         denied(helper.request(&delete_snapshot("vol-a"))?, ErrorKind::WrongKind, "vol-a")?;
-        let usage = helper.ask(&Request::Usage { volume: own(), target: None })?;
-        let bulkhead_protocol::Reply::Usage(usage) = usage else { anyhow::bail!("{usage:?}") };
+        let usage = helper.usage(id, None)?;
         ensure!(usage.condition.is_none() && usage.targets == 0, "{usage:?}");
         let at = Request::Usage { volume: own(), target: Some(target("work", "t")) };
         denied(helper.request(&at)?, ErrorKind::NotFound, id)?;
     }
-    helper.ask_all(["snap-a", "snap-b", "snap-a"].map(delete_snapshot))?;
-    Ok(())
+    helper.ask_all(["snap-a", "snap-b", "snap-a"].map(delete_snapshot))
 }
 
 fn a_copy_stays_in_the_pool_of_its_source(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("other")?;
+    rig.add_pools(["default", "other"])?;
     let helper = rig.started_helper()?;
     helper.ask(&create("vol-a", image_spec(1 << 20)))?;
     take(&helper, "vol-a", "snap-a")?;
@@ -153,16 +145,9 @@ fn a_record_of_another_kind_is_not_served(rig: &mut Rig) -> Result<()> {
     take(&helper, "vol-b", "snap-b")?;
     rig.stop_helper()?;
     let pool = rig.pool().clone();
-    let record = |id: &str| -> Result<Vec<u8>> {
-        let mut value = vec![0; 512];
-        let length = rustix::fs::getxattr(pool.volume(id), "trusted.bulkhead", &mut value[..])?;
-        value.truncate(length);
-        Ok(value)
-    };
-    let records = [record("snap-a")?, record("snap-b")?];
-    let set = |id: &str, value: &[u8]| {
-        rustix::fs::setxattr(pool.volume(id), "trusted.bulkhead", value, rustix::fs::XattrFlags::empty())
-    };
+    let records = [pool.record("snap-a")?.1, pool.record("snap-b")?.1];
+    let set =
+        |id: &str, value: &[u8]| rustix::fs::setxattr(pool.volume(id), RECORD, value, rustix::fs::XattrFlags::empty());
     set("snap-a", &records[1])?;
     set("snap-b", &records[0])?;
     let helper = rig.started_helper()?;

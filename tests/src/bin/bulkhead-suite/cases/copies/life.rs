@@ -7,7 +7,6 @@ use bulkhead_protocol::{BlockSize, Condition, ErrorKind, NameHash, Reply, Reques
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::observe::loops;
 use bulkhead_tests::rig::Rig;
 
 use super::{allocated, check_filled, end, fill, listed, origin, take};
@@ -60,11 +59,7 @@ fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
     // A copy of a copy is of the same family.
     let second = take(&helper, "vol-b", "snap-2")?;
     ensure!(second.origin.source == volume("vol-b") && second.origin.family == volume("vol-a"), "{second:?}");
-    for id in ["vol-a", "vol-b", "vol-c"] {
-        end(&helper, id)?;
-    }
-    helper.ask_all(["snap-1", "snap-2", "snap-1"].map(delete_snapshot))?;
-    Ok(())
+    helper.ask_all(["snap-1", "snap-2", "snap-1"].map(delete_snapshot))
 }
 
 /// What was allocated and never written has no blocks in a snapshot, and has them again in what is restored from it.
@@ -79,18 +74,12 @@ fn a_restored_volume_is_as_thick_as_any_other(rig: &mut Rig) -> Result<()> {
     helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
     helper.ask(&create_from("vol-c", image_spec(2 * SIZE), "vol-a"))?;
     ensure!(allocated(&rig.pool().image("vol-b"))? >= SIZE && allocated(&rig.pool().image("vol-c"))? >= 2 * SIZE);
-    let mut sparse = image_spec(SIZE);
-    if let VolumeKind::Image { sparse, .. } = &mut sparse.kind {
-        *sparse = true;
-    }
-    helper.ask(&create_from("vol-d", sparse, "snap-1"))?;
+    helper.ask(&create_from("vol-d", sparse_spec(SIZE), "snap-1"))?;
     ensure!(allocated(&rig.pool().image("vol-d"))? < SIZE / 2);
     for id in ["vol-b", "vol-c", "vol-d"] {
         check_filled(&rig.pool().image(id), 7, 5 << 20, 4096)?;
         check_filled(&rig.pool().image(id), 0, 6 << 20, 1 << 20)?;
-        helper.ask(&delete(id))?;
     }
-    end(&helper, "vol-a")?;
     Ok(())
 }
 
@@ -162,13 +151,7 @@ fn snapshots_are_found_again_after_a_restart(rig: &mut Rig) -> Result<()> {
     let helper = rig.restarted_helper()?;
     let after = known(&helper)?;
     ensure!(after == before, "before {before:?}, after {after:?}");
-    check_filled(&rig.pool().image("snap-5"), 1, 0, SIZE)?;
-    helper.ask(&delete("vol-b"))?;
-    end(&helper, "vol-a")?;
-    for snapshot in listed(&helper, None)? {
-        helper.ask(&Request::DeleteSnapshot { snapshot: snapshot.snapshot })?;
-    }
-    Ok(())
+    check_filled(&rig.pool().image("snap-5"), 1, 0, SIZE)
 }
 
 fn a_volume_in_too_many_pieces_is_not_copied(rig: &mut Rig) -> Result<()> {
@@ -186,9 +169,7 @@ fn a_volume_in_too_many_pieces_is_not_copied(rig: &mut Rig) -> Result<()> {
     ensure!(extents > 40 && error.message.as_str().contains("extents=20"), "{error:?}");
     rig.pool().holds(&["snap-1", "vol-a"])?;
     // What holds still is in fewer pieces.
-    helper.ask_all([create_from("vol-b", image_spec(SIZE), "snap-1"), delete("vol-b")])?;
-    end(&helper, "vol-a")?;
-    Ok(())
+    helper.ask_all([create_from("vol-b", image_spec(SIZE), "snap-1"), delete("vol-b")])
 }
 
 fn a_pool_that_cannot_share_blocks_says_so(rig: &mut Rig) -> Result<()> {
@@ -212,10 +193,7 @@ fn a_volume_that_is_not_accessed_directly_any_more_says_so(rig: &mut Rig) -> Res
         helper.ask(&create(id, spec))?;
         for is_copied in [false, true] {
             helper.ask(&attach(id))?;
-            let devices = loops::backed_by(&rig.pool().device()?)?;
-            let [device] = &devices[..] else { bail!("{devices:?}") };
-            let usage = helper.ask(&Request::Usage { volume: volume(id), target: None })?;
-            let Reply::Usage(usage) = usage else { bail!("{usage:?}") };
+            let (device, usage) = (rig.pool().only_device()?, helper.usage(id, None)?);
             let wanted = (!device.direct).then_some(Condition::NotDirect);
             ensure!(usage.condition == wanted, "{id}, copied {is_copied}: {:?}, {device:?}", usage.condition);
             ensure!(device.direct || is_copied && spec == small, "{id}, copied {is_copied}: {device:?}");

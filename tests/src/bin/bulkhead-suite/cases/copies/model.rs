@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{ErrorKind, Reply, Request, Response, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{ErrorKind, Reply, Request, Response, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::random::Random;
@@ -136,11 +136,8 @@ impl Model<'_> {
 
     /// An image of so many MiB, sparse or not.
     fn spec(&mut self, mebibytes: u64) -> VolumeSpec {
-        let mut spec = image_spec(mebibytes.max(1) * MIB);
-        if let VolumeKind::Image { sparse, .. } = &mut spec.kind {
-            *sparse = self.random.below(3) == 0;
-        }
-        spec
+        let size = mebibytes.max(1) * MIB;
+        if self.random.below(3) == 0 { sparse_spec(size) } else { image_spec(size) }
     }
 
     fn any_volume(&mut self) -> Option<(String, VolumeSpec)> {

@@ -7,14 +7,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use bulkhead_protocol::{ErrorKind, Reply, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{ErrorKind, Reply};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::{self, Pool};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
 
-use super::{end, publish, start, take};
+use super::{publish, start, take};
 
 cases! {
     copies_without_snapshots_are_rewritten_to_the_last_block: Bare + Xfs + Kernel,
@@ -25,14 +25,6 @@ cases! {
 }
 
 const MIB: u64 = 1 << 20;
-
-fn sparse(size: u64) -> VolumeSpec {
-    let mut spec = image_spec(size);
-    if let VolumeKind::Image { sparse, .. } = &mut spec.kind {
-        *sparse = true;
-    }
-    spec
-}
 
 /// Returns what may still be promised; the measured figure is a second old at most.
 pub(super) fn rest(helper: &HelperClient) -> Result<u64> {
@@ -74,9 +66,6 @@ fn copies_without_snapshots_are_rewritten_to_the_last_block(rig: &mut Rig) -> Re
     for (id, size) in COPIES.map(|id| (id, SIZE)).into_iter().chain([("vol-a", SIZE), ("vol-z", rest)]) {
         rewrite_in_pieces(rig, id, size, 2)?;
     }
-    for id in COPIES.into_iter().chain(["vol-a", "vol-z"]) {
-        end(&helper, id)?;
-    }
     Ok(())
 }
 
@@ -84,10 +73,10 @@ fn copies_without_snapshots_are_rewritten_to_the_last_block(rig: &mut Rig) -> Re
 fn a_snapshot_is_promised_what_was_written_meanwhile(rig: &mut Rig) -> Result<()> {
     const SIZE: u64 = 128 * MIB;
     let helper = start(rig)?;
-    helper.ask(&create("vol-a", sparse(SIZE)))?;
+    helper.ask(&create("vol-a", sparse_spec(SIZE)))?;
     publish(&helper, "vol-a")?;
     let others = rest(&helper)? - SIZE / 2;
-    helper.ask(&create("vol-z", sparse(others)))?;
+    helper.ask(&create("vol-z", sparse_spec(others)))?;
     let room = helper.pool_status("default")?;
     let limit = room.promised + room.available;
     let (device, is_over) = (File::options().write(true).open(rig.target("vol-a"))?, AtomicBool::new(false));
@@ -111,19 +100,14 @@ fn a_snapshot_is_promised_what_was_written_meanwhile(rig: &mut Rig) -> Result<()
             }
             most = most.max(helper.pool_status("default")?.promised);
             helper.ask(&delete_snapshot("snap-1"))?;
-            bulkhead_tests::wait::until(std::time::Duration::from_secs(10), || {
-                ensure!(helper.pool_status("default")?.emptying == 0, "it is being emptied");
-                Ok(())
-            })?;
+            rig.eventually(10, || helper.check_status("default", |status| status.emptying == 0))?;
         };
         is_over.store(true, Relaxed);
         writer.join().map_err(|_| anyhow!("the writer panicked"))??;
         taken
     })?;
-    drop(device);
     ensure!(most <= limit, "{most} bytes were promised of {limit}");
-    helper.ask(&delete("vol-z"))?;
-    end(&helper, "vol-a")
+    Ok(())
 }
 
 /// The limit on pieces is for what is copied, part of which a tenant may not have written out before.
@@ -143,10 +127,7 @@ fn what_was_not_written_out_counts_as_pieces(rig: &mut Rig) -> Result<()> {
     let response = helper.request(&create_snapshot("vol-a", "snap-2"))?;
     let Err(error) = response else { bail!("{response:?}") };
     ensure!(matches!(error.kind, ErrorKind::TooFragmented { extents, limit: 20 } if extents > 40), "{error:?}");
-    rig.pool().holds(&["snap-1", "vol-a"])?;
-    drop(device);
-    end(&helper, "vol-a")?;
-    Ok(())
+    rig.pool().holds(&["snap-1", "vol-a"])
 }
 
 /// A pool on a filesystem of so many MiB that mkfs.xfs makes with an option.
@@ -179,10 +160,7 @@ fn what_a_pool_that_grew_needs_for_itself_is_not_promised(rig: &mut Rig) -> Resu
     let rest = rest(&helper)?;
     ensure!(rest > 2048 * MIB, "{rest}");
     helper.ask(&create("vol-z", image_spec(rest)))?;
-    super::fill(&rig.target("vol-a"), 2, 0, SIZE).context("a thick volume is written to")?;
-    end(&helper, "vol-a")?;
-    helper.ask(&delete("vol-z"))?;
-    Ok(())
+    super::fill(&rig.target("vol-a"), 2, 0, SIZE).context("a thick volume is written to")
 }
 
 fn a_pool_with_large_blocks_copies_too(rig: &mut Rig) -> Result<()> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
-use bulkhead_protocol::{Reply, Request, VolumeKind};
+use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::processes::resident;
@@ -165,11 +165,7 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
     let pool = Pool::make(&run_options, &templates, &rig.work().join("pools/default"), "default")?;
     rig.pools.push(pool);
     let helper = rig.started_helper()?;
-    let mut spec = image_spec(SIZE);
-    if let VolumeKind::Image { sparse, .. } = &mut spec.kind {
-        *sparse = true;
-    }
-    helper.ask_all([create("vol-a", spec), create("vol-b", image_spec(16 * MIB))])?;
+    helper.ask_all([create("vol-a", sparse_spec(SIZE)), create("vol-b", image_spec(16 * MIB))])?;
     helper.ask_all([attach("vol-b"), make_device("vol-b", "vol-b")])?;
     let file = File::options().write(true).open(rig.pool().image("vol-a"))?;
     for piece in 0..PIECES {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::Result;
-use bulkhead_protocol::{BlockSize, Request, Socket, TargetPath, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{Request, Socket, TargetPath};
 use bulkhead_tests::helper::{
     bind, bytes, create, create_from, create_snapshot, delete, delete_snapshot, directory_spec, discard,
     filesystem_spec, grow_filesystem, image_spec, mount_filesystem, target, unbind, unmount_filesystem, volume,
@@ -242,8 +242,7 @@ pub fn on_devices() -> Vec<Operation> {
     let usage = Request::Usage { volume: volume(DEVICE), target: Some(target) };
     let unused = discard(DEVICE);
     let read_only = Request::LoopAttach { volume: volume(DEVICE), read_only: true };
-    let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
-    let sparse = bulkhead_tests::helper::create(DEVICE, VolumeSpec { kind, ..image_spec(SIZE) });
+    let sparse = bulkhead_tests::helper::create(DEVICE, bulkhead_tests::helper::sparse_spec(SIZE));
     let allocate = Request::Allocate { volume: volume(DEVICE) };
     vec![
         operation("create an image", &[], &create),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, VolumeKind};
+use bulkhead_protocol::{Condition, ErrorKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -65,10 +65,7 @@ fn a_rotten_image_is_not_mounted_and_harms_no_other(rig: &mut Rig) -> Result<()>
             denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::Invalid, "not mounted")?;
             fs::write(rig.target("b/file"), what)?;
             helper.ask(&delete("vol-a"))?;
-            rig.eventually(15, || {
-                ensure!(rig.pool().entries()? == ["vol-b"], "it is being emptied");
-                Ok(())
-            })
+            rig.eventually(15, || rig.pool().holds(&["vol-b"]))
         };
         damaged().context(what)?;
     }
@@ -184,12 +181,12 @@ fn what_rots_while_it_is_mounted_harms_no_other(rig: &mut Rig) -> Result<()> {
     for (what, damage) in DAMAGES_IN_USE {
         let damaged = || -> Result<()> {
             helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-            let publish = [mount_filesystem("vol-a"), bind("vol-a", "vol-a")];
-            publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
+            let publish = || helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")]);
+            publish()?;
             fill(&rig.target("vol-a"))?;
             // Mounted anew: what was in memory is read again.
             helper.ask_all([unbind("vol-a", "vol-a"), unmount_filesystem("vol-a")])?;
-            publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
+            publish()?;
             damage(&File::options().read(true).write(true).open(rig.pool().image("vol-a"))?)?;
             let left = whole(&rig.target("vol-a"));
             ensure!(left < 200, "everything is there");
@@ -209,8 +206,7 @@ fn what_rots_while_it_is_mounted_harms_no_other(rig: &mut Rig) -> Result<()> {
                 let is_told = matches!(found, Some(Condition::NotMountable { .. } | Condition::ImageSize { .. }));
                 ensure!(is_told, "{found:?}");
             }
-            helper.ask_patiently(&delete("vol-a"))?;
-            Ok(())
+            helper.ask_patiently(&delete("vol-a")).map(drop)
         };
         damaged().context(what)?;
     }
@@ -221,11 +217,7 @@ fn what_rots_while_it_is_mounted_harms_no_other(rig: &mut Rig) -> Result<()> {
 fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(rig: &mut Rig) -> Result<()> {
     make_pool_of(rig, 1024, 2)?;
     let helper = rig.started_helper()?;
-    let mut preallocated = filesystem_spec(SIZE);
-    if let VolumeKind::Filesystem { sparse, .. } = &mut preallocated.kind {
-        *sparse = false;
-    }
-    for (id, spec) in [("vol-a", filesystem_spec(SIZE)), ("vol-b", preallocated)] {
+    for (id, spec) in [("vol-a", filesystem_spec(SIZE)), ("vol-b", preallocated_filesystem_spec(SIZE))] {
         helper.ask_all([create(id, spec), mount_filesystem(id), bind(id, id)])?;
         fs::write(rig.target(id).join("kept"), "content")?;
         run(Command::new("sync").arg("-f").arg(rig.target(id)))?;

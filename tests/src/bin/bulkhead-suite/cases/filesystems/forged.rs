@@ -202,11 +202,8 @@ fn what_is_exchanged_while_it_is_served_changes_no_kind(rig: &mut Rig) -> Result
     let devices = loops::backed_by(&rig.pool().device()?)?;
     ensure!(devices.len() == 2, "{devices:?}");
     images.iter().try_for_each(|[one, other]| exchange(one, other))?;
-    for request in
-        [unbind("vol-f", "f"), unmount_filesystem("vol-f"), detach("vol-b"), delete("vol-f"), delete("vol-b")]
-    {
-        helper.ask(&request)?;
-    }
+    helper.ask_all([unbind("vol-f", "f"), unmount_filesystem("vol-f"), detach("vol-b")])?;
+    helper.ask_all([delete("vol-f"), delete("vol-b")])?;
     check_detached(rig)
 }
 
@@ -290,11 +287,7 @@ fn objects_that_are_edited_change_no_kind(rig: &mut Rig) -> Result<()> {
     client.node_unpublish_volume(requests::unpublish("vol-f", &directory))?;
     client.node_unpublish_volume(requests::unpublish("vol-b", &device))?;
     check_detached(rig)?;
-    check_image(rig, "vol-f")?;
-    for id in ["vol-f", "vol-b", "vol-d"] {
-        client.delete_volume(requests::delete(id))?;
-    }
-    Ok(())
+    check_image(rig, "vol-f")
 }
 
 /// `bulkheadctl` with the wrong kind.

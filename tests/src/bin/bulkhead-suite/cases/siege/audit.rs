@@ -4,7 +4,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{ErrorKind, Request};
+use bulkhead_protocol::ErrorKind;
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -89,13 +89,7 @@ fn an_entry_of_a_pool_whose_name_forges_log_lines(rig: &mut Rig) -> Result<()> {
     }
     helper.ask(&unbind("vol-a", "a"))?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "mounted at")?;
-    let exclusive = Request::BindMount {
-        volume: volume("vol-a"),
-        target: target("work", "a"),
-        flags: Default::default(),
-        exclusive: true,
-    };
-    denied(helper.request(&exclusive)?, ErrorKind::InUse, "mounted at")?;
+    denied(helper.request(&bind_exclusively("vol-a", "a"))?, ErrorKind::InUse, "mounted at")?;
     // What a helper that is killed has not written yet is lost.
     check_log(rig, 2)?;
     rig.restart_helper()?;

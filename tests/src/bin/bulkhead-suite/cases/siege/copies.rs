@@ -30,8 +30,7 @@ fn status(rig: &Rig, pool: &str) -> Result<bulkhead_protocol::Response> {
 /// Starts a helper with an unnamed pool called default and one called third, and makes vol-a in the former, with
 /// content. The helper is then killed.
 fn prepare(rig: &mut Rig) -> Result<PathBuf> {
-    rig.add_pool("default")?;
-    rig.add_pool("third")?;
+    rig.add_pools(["default", "third"])?;
     rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     let directory = rig.pool().directory.clone();
     fs::write(directory.join("vol-a/data/file"), "content")?;
@@ -41,8 +40,9 @@ fn prepare(rig: &mut Rig) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Makes a copy of the disk of the pool called default, mounts it, and configures it as another pool.
-fn copy(rig: &mut Rig) -> Result<PathBuf> {
+/// Makes a copy of the disk of the pool called default, mounts it, and configures it as another pool. The helper does not
+/// run.
+pub fn copy(rig: &mut Rig) -> Result<PathBuf> {
     let directory = rig.pool().directory.clone();
     let copied = rig.work().join("pools/copy");
     fs::create_dir(&copied)?;
@@ -86,8 +86,7 @@ fn a_pool_and_its_copy_are_both_refused(rig: &mut Rig) -> Result<()> {
     check_untouched(rig, "same uuid")?;
     check_content(&[&directory, &copied])?;
     // The third one is served.
-    let helper = rig.helper()?;
-    helper.ask_all([create_in("third", "vol-b", directory_spec(SIZE)), delete("vol-b")])?;
+    rig.helper()?.check_serves("third")?;
     // Without the copy all is as it was.
     rig.kill_helper()?;
     mounts::unmount_all(&copied)?;

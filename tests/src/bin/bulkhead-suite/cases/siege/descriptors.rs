@@ -1,7 +1,6 @@
 //! Limits of open files that are too low: a start says so, and what fits in them never fails later.
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
@@ -19,18 +18,10 @@ fn limit(rig: &mut Rig, soft: u64, hard: u64) {
     rig.helper_wrapper = vec!["prlimit".to_owned(), format!("--nofile={soft}:{hard}")];
 }
 
-/// Starts a helper that must refuse, and returns its message.
-fn refusal(rig: &Rig) -> Result<String> {
-    let output = rig.helper_command()?.output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.code() == Some(1) && !said.contains("panicked"), "it ended with {}: {said}", output.status);
-    Ok(said)
-}
-
 /// Returns how many descriptors a helper says that it needs.
 fn needed(rig: &mut Rig) -> Result<u64> {
     limit(rig, 256, 256);
-    let said = refusal(rig)?;
+    let said = rig.refusal()?;
     ensure!(said.contains("LimitNOFILE"), "{said}");
     let number = said.split("at least ").nth(1).and_then(|rest| rest.split(' ').next()).context("a number")?;
     Ok(number.parse()?)
@@ -41,18 +32,17 @@ fn a_limit_of_open_files_that_is_too_low_is_refused(rig: &mut Rig) -> Result<()>
     let needed = needed(rig)?;
     for too_low in [64, 512, needed - 1] {
         limit(rig, too_low, too_low);
-        let said = refusal(rig)?;
+        let said = rig.refusal()?;
         ensure!(said.contains("LimitNOFILE") && said.contains(&needed.to_string()), "{too_low}: {said}");
     }
     // A second pool needs more.
     rig.add_pool("fast")?;
     limit(rig, needed, needed);
-    ensure!(refusal(rig)?.contains("LimitNOFILE"));
+    ensure!(rig.refusal()?.contains("LimitNOFILE"));
     // A soft limit is raised.
     limit(rig, 16, ALLOWED);
     rig.start()?;
-    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-    Ok(())
+    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE))).map(drop)
 }
 
 fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Result<()> {
@@ -65,9 +55,7 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Re
         if number % 2 == 0 {
             helper.ask_all([create(id, directory_spec(SIZE)), bind(id, id)])?;
         } else {
-            helper.ask_all([create(id, image_spec(SIZE)), attach(id)])?;
-            let target = target("work", id);
-            helper.ask(&Request::MakeDevice { volume: volume(id), target, exclusive: false })?;
+            helper.ask_all([create(id, image_spec(SIZE)), attach(id), make_device(id, id)])?;
         }
     }
     // As many connections as are served at once, each of them busy.
@@ -81,7 +69,7 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Re
                 scope.spawn(move || -> Result<()> {
                     for _ in 0..5 {
                         client.ask_all([create(&own, directory_spec(SIZE)), bind(&own, &own)])?;
-                        client.ask(&Request::Usage { volume: volume(&own), target: Some(target("work", &own)) })?;
+                        client.usage(&own, Some(target("work", &own)))?;
                         client.ask_all([unbind(&own, &own), delete(&own)])?;
                     }
                     Ok(())
@@ -91,8 +79,5 @@ fn a_limit_of_open_files_that_just_suffices_always_suffices(rig: &mut Rig) -> Re
         busy.into_iter().try_for_each(|busy| busy.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)
     })?;
     drop((others, helper));
-    for _ in 0..2 {
-        rig.restart_helper().context("a start with everything published")?;
-    }
-    Ok(())
+    (0..2).try_for_each(|_| rig.restart_helper()).context("a start with everything published")
 }

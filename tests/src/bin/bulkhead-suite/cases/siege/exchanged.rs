@@ -62,8 +62,7 @@ fn exchanged_images_are_not_attached(rig: &mut Rig) -> Result<()> {
     }
     exchange(rig)?;
     for id in ["vol-a", "vol-b"] {
-        let attach = Request::LoopAttach { volume: volume(id), read_only: false };
-        denied(helper.request(&attach)?, ErrorKind::PoolBroken, "was replaced")?;
+        denied(helper.request(&attach(id))?, ErrorKind::PoolBroken, "was replaced")?;
         let grow = Request::GrowImage { volume: volume(id), size: bytes(2 * SIZE) };
         denied(helper.request(&grow)?, ErrorKind::PoolBroken, "was replaced")?;
         ensure!(fs::metadata(rig.pool().image(id))?.len() == SIZE);
@@ -71,7 +70,7 @@ fn exchanged_images_are_not_attached(rig: &mut Rig) -> Result<()> {
     ensure!(loops::backed_by(&rig.pool().device()?)?.is_empty(), "something is attached");
     exchange(rig)?;
     for id in ["vol-a", "vol-b"] {
-        helper.ask_all([Request::LoopAttach { volume: volume(id), read_only: false }, make_device(id, id)])?;
+        helper.ask_all([attach(id), make_device(id, id)])?;
         let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&rig.target(id))?;
         ensure!(found == id.as_bytes(), "{id} shows {found:?}");
     }

@@ -55,10 +55,6 @@ fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) 
             }
         }
     }
-    for id in &ids {
-        helper.ask_all([detach(id), delete(id)])?;
-    }
-    helper.ask(&delete("vol-a"))?;
     ensure!(seen.is_empty(), "the tenant's own nodes show another volume: {seen:?}");
     Ok(())
 }

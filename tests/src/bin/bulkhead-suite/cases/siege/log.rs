@@ -125,8 +125,7 @@ fn a_helper_starts_with_a_log_that_is_full_already(rig: &mut Rig) -> Result<()> 
 
 /// A line at the start has no thread yet that writes it.
 fn a_helper_that_has_something_to_say_starts_with_a_log_that_is_full_already(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("fast")?;
+    rig.add_pools(["default", "fast"])?;
     mounts::unmount_all(&rig.pools[1].directory)?;
     std::fs::write(rig.pool().directory.join("Foreign"), "")?;
     full(rig)?;

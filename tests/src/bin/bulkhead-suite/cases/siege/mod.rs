@@ -4,7 +4,7 @@ use bulkhead_tests::case::Case;
 
 mod apart;
 mod audit;
-mod copies;
+pub mod copies;
 mod covered;
 mod deep;
 mod descriptors;

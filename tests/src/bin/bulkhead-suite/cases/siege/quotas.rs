@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, Reply, Request};
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::Condition;
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::no_room;
 use bulkhead_tests::helper::*;
@@ -46,10 +46,7 @@ fn pool_says(rig: &Rig, what: &str, wanted: Option<fn(&Condition) -> bool>) -> R
 }
 
 fn condition_of(rig: &Rig, id: &str) -> Result<Option<Condition>> {
-    match rig.helper()?.ask(&Request::Usage { volume: volume(id), target: None })? {
-        Reply::Usage(usage) => Ok(usage.condition),
-        other => bail!("no usage: {other:?}"),
-    }
+    Ok(rig.helper()?.usage(id, None)?.condition)
 }
 
 fn project_of(rig: &Rig) -> Result<quotas::ProjectQuota> {

@@ -4,7 +4,7 @@
 use std::fs::{self};
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, Request};
+use bulkhead_protocol::{Condition, ErrorKind};
 use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
@@ -24,24 +24,21 @@ const SIZE: u64 = 1 << 20;
 
 /// Publishes a directory volume and a block volume.
 fn publish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> {
-    let requests = [bind(directory, directory), attach(block), make_device(block, block)];
-    requests.iter().try_for_each(|request| helper.ask(request).map(drop))
+    helper.ask_all([bind(directory, directory), attach(block), make_device(block, block)])
 }
 
 fn unpublish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> {
-    let detach = Request::LoopDetach { volume: volume(block) };
-    helper.ask_all([unbind(directory, directory), remove_device(block, block), detach])?;
+    helper.ask_all([unbind(directory, directory), remove_device(block, block), detach(block)])?;
     helper.ask_all([delete(directory), delete(block)])
 }
 
 /// Checks that vol-a and vol-b are in use and not served.
 fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
     let helper = rig.helper()?;
-    let detach = Request::LoopDetach { volume: volume("vol-b") };
     for request in [
         unbind("vol-a", "vol-a"),
         remove_device("vol-b", "vol-b"),
-        detach,
+        detach("vol-b"),
         delete("vol-a"),
         delete("vol-b"),
         discard("vol-a"),
@@ -52,9 +49,8 @@ fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
     ] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, why).with_context(|| format!("{request:?}"))?;
     }
-    let status = helper.pool_status("default")?;
-    let conditions = status.conditions.as_slice();
-    ensure!(conditions.contains(&Condition::NotServed { volumes: 2 }), "{conditions:?}");
+    let not_served = Condition::NotServed { volumes: 2 };
+    helper.check_status("default", |status| status.conditions.as_slice().contains(&not_served))?;
     rig.pool().holds(&["vol-a", "vol-b"])?;
     ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
     ensure!(mounts::at(&rig.target("vol-b"))?.len() == 1, "the device is unpublished");
@@ -114,8 +110,7 @@ fn a_damaged_record_is_no_record(rig: &mut Rig) -> Result<()> {
 /// Beside the volumes that it serves there are those of another helper, those of a pool that is no longer configured,
 /// and those without a record.
 fn a_start_leaves_everything_mounted_that_is_not_its_own(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("old")?;
+    rig.add_pools(["default", "old"])?;
     rig.start()?;
     let other = AnotherHelper::start(rig)?;
     let helper = rig.helper()?;

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Result, ensure};
-use bulkhead_protocol::{BlockSize, ErrorKind, VolumeKind, VolumeSpec};
+use bulkhead_protocol::ErrorKind;
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -17,11 +17,6 @@ cases! {
 }
 
 const SIZE: u64 = 4 << 20;
-
-fn sparse_spec() -> VolumeSpec {
-    let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
-    VolumeSpec { kind, ..image_spec(SIZE) }
-}
 
 /// Checks, twice and after a restart, that a volume with content is kept, and that it can still be used and deleted.
 fn check_kept(rig: &mut Rig, check: impl Fn(&Rig) -> Result<()>) -> Result<()> {
@@ -67,7 +62,7 @@ fn files_restored_before_the_first_use_are_kept(rig: &mut Rig) -> Result<()> {
 
 fn an_image_restored_before_the_first_use_is_kept(rig: &mut Rig) -> Result<()> {
     for (spec, synced) in
-        [(image_spec(SIZE), true), (image_spec(SIZE), false), (sparse_spec(), true), (sparse_spec(), false)]
+        [(image_spec(SIZE), true), (image_spec(SIZE), false), (sparse_spec(SIZE), true), (sparse_spec(SIZE), false)]
     {
         for offset in [0, SIZE / 2, SIZE - 7] {
             rig.helper()?.ask(&create("vol-a", spec))?;

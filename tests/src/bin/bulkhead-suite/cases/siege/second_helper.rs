@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::cases;
+use bulkhead_tests::commands::refusal;
 use bulkhead_tests::helper::{HelperClient, bind, create, create_in, delete, directory_spec, unbind};
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::rig::Rig;
@@ -27,9 +28,7 @@ fn a_second_helper_with_other_pools_takes_no_name_from_the_first(rig: &mut Rig) 
     let mut command = Command::new(program("bulkhead-privhelper")?);
     command.args(["--pool", &pool.flag(), "--allow-uid", "901", "--socket"]).arg(rig.helper_socket());
     command.arg("--publish-dir").arg(format!("work={}", rig.publish_directory().display()));
-    let output = command.output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.code() == Some(1), "it ended with {}: {said}", output.status);
+    let said = refusal(&mut command)?;
     ensure!(said.contains("another helper listens on") && said.lines().count() == 1, "{said}");
     ensure!(inode(rig)? == before, "the socket is another");
     // The first one answers, on old and new connections.
@@ -38,8 +37,7 @@ fn a_second_helper_with_other_pools_takes_no_name_from_the_first(rig: &mut Rig) 
     }
     ensure!(fs::read_dir(&directory)?.all(|entry| entry.is_ok_and(|entry| entry.file_name() != ".bulkhead")));
     bulkhead_tests::observe::mounts::unmount_all(&directory)?;
-    connected.ask(&delete("vol-a"))?;
-    Ok(())
+    connected.ask(&delete("vol-a")).map(drop)
 }
 
 fn two_helpers_with_pools_of_their_own_serve_beside_each_other(rig: &mut Rig) -> Result<()> {

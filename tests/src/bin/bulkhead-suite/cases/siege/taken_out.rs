@@ -4,7 +4,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{ErrorKind, Request, Response};
+use bulkhead_protocol::{ErrorKind, Response};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
@@ -30,18 +30,9 @@ fn kept(answer: Response) -> Result<()> {
     }
 }
 
-fn remove_device() -> Request {
-    Request::RemoveDevice { volume: volume(OLD_B), target: target("work", "b") }
-}
-
-fn detach() -> Request {
-    Request::LoopDetach { volume: volume(OLD_B) }
-}
-
 /// Publishes vol-a and vol-b from a pool called old, and starts a helper without that pool, which is returned.
 fn take_out(rig: &mut Rig) -> Result<Pool> {
-    rig.add_pool("default")?;
-    rig.add_pool("old")?;
+    rig.add_pools(["default", "old"])?;
     let helper = rig.started_helper()?;
     for (id, spec) in [("vol-a", directory_spec(SIZE)), (OLD_B, image_spec(SIZE))] {
         helper.ask(&create_in("old", id, spec))?;
@@ -70,7 +61,7 @@ fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(rig: &mut Rig) -> 
     let old = take_out(rig)?;
     for _ in 0..2 {
         let helper = rig.helper()?;
-        for request in [unbind("vol-a", "a"), remove_device(), detach()] {
+        for request in [unbind("vol-a", "a"), remove_device(OLD_B, "b"), detach(OLD_B)] {
             kept(helper.request(&request)?).with_context(|| format!("{request:?}"))?;
         }
         check_in_use(rig, &old)?;
@@ -81,10 +72,10 @@ fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(rig: &mut Rig) -> 
     for name in ["a", "b"] {
         unmount(rig.target(name), UnmountFlags::NOFOLLOW)?;
     }
-    helper.ask_all([unbind("vol-a", "a"), remove_device()])?;
-    kept(helper.request(&detach())?).context("detach what is unpublished")?;
+    helper.ask_all([unbind("vol-a", "a"), remove_device(OLD_B, "b")])?;
+    kept(helper.request(&detach(OLD_B))?).context("detach what is unpublished")?;
     loops::backed_by(&old.device()?)?.iter().try_for_each(loops::detach_by_hand)?;
-    rig.eventually(3, || helper.ask(&detach()).map(drop))?;
+    rig.eventually(3, || helper.ask(&detach(OLD_B)).map(drop))?;
     for name in ["a", "b"] {
         let path = rig.target(name);
         if path.is_dir() {

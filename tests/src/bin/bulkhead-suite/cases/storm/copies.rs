@@ -11,11 +11,12 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
 
 use crate::cases::attacks::frozen::Frozen;
+use crate::cases::siege::copies::copy;
 
 cases! {
     a_copy_of_a_pool_that_is_read_only_is_not_served: Bare + Host,
@@ -31,15 +32,7 @@ fn pool_and_copy(rig: &mut Rig) -> Result<(PathBuf, PathBuf)> {
     rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     rig.kill_helper()?;
     let directory = rig.pool().directory.clone();
-    let copied = rig.work().join("pools/copy");
-    fs::create_dir(&copied)?;
-    rig.eventually(10, || mounts::unmount_all(&directory))?;
-    let (image, other) = (directory.with_extension("disk"), copied.with_extension("disk"));
-    run(Command::new("cp").arg("--sparse=always").args([&image, &other]))?;
-    mount_image(&rig.run_options, &image, &directory)?;
-    mount_image(&rig.run_options, &other, &copied)?;
-    rig.pools.push(Pool::mounted(&rig.run_options, &copied, "copy"));
-    Ok((directory, copied))
+    Ok((directory, copy(rig)?))
 }
 
 fn check_copy_is_not_served(rig: &Rig) -> Result<()> {
@@ -63,7 +56,7 @@ fn end(rig: &mut Rig, copied: &Path) -> Result<()> {
     let _ = fs::remove_dir(rig.target("a"));
     rig.eventually(10, || mounts::unmount_all(copied))?;
     rig.pools.truncate(1);
-    rig.started_helper()?.ask(&delete("vol-a")).map(drop)
+    rig.start_helper()
 }
 
 fn a_copy_of_a_pool_that_is_read_only_is_not_served(rig: &mut Rig) -> Result<()> {
@@ -106,8 +99,7 @@ fn a_volume_of_a_pool_that_is_read_only_is_not_served_from_another(rig: &mut Rig
 }
 
 fn one_volume_in_three_pools_is_served_from_none(rig: &mut Rig) -> Result<()> {
-    let names = ["default", "second", "third"];
-    names.iter().try_for_each(|name| rig.add_pool(name))?;
+    rig.add_pools(["default", "second", "third"])?;
     rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     rig.kill_helper()?;
     let pools: Vec<PathBuf> = rig.pools.iter().map(|pool| pool.directory.clone()).collect();
@@ -121,6 +113,6 @@ fn one_volume_in_three_pools_is_served_from_none(rig: &mut Rig) -> Result<()> {
     for copy in &pools[1..] {
         fs::remove_dir_all(copy.join("vol-a"))?;
     }
-    rig.started_helper()?.ask(&delete("vol-a"))?;
+    rig.start_helper()?;
     checked
 }

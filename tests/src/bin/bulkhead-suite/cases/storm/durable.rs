@@ -8,8 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Inodes, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::observe::mounts;
-use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::pool::{Pool, mount_anew, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use bulkhead_tests::strace::Tracer;
@@ -27,13 +26,6 @@ fn an_expansion_on_xfs_that_a_killed_helper_has_not_synced(rig: &mut Rig) -> Res
 
 fn an_expansion_on_ext4_that_a_killed_helper_has_not_synced(rig: &mut Rig) -> Result<()> {
     expansion(rig, PoolFilesystem::Ext4)
-}
-
-fn size(rig: &Rig, id: &str) -> Result<u64> {
-    match rig.helper()?.ask(&Request::Usage { volume: volume(id), target: None })? {
-        Reply::Usage(usage) => Ok(usage.spec.size.get()),
-        other => anyhow::bail!("{other:?}"),
-    }
 }
 
 fn expansion(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
@@ -66,15 +58,9 @@ fn expansion(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
         // The machine loses power.
         run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
         rig.kill_helper()?;
-        rig.eventually(10, || mounts::unmount_all(&directory))?;
-        rig.eventually(10, || {
-            // As long as the helper's processes end, it is the old one.
-            mounts::unmount_all(&directory)?;
-            mount_image(&run_options, &directory.with_extension("disk"), &directory)?;
-            std::fs::File::open(directory.join(".bulkhead")).map(drop).context("the filesystem")
-        })?;
+        mount_anew(&run_options, &directory)?;
         rig.start_helper()?;
-        let found = size(rig, id)?;
+        let found = rig.helper()?.usage(id, None)?.spec.size.get();
         if found != 2 * SIZE {
             lost.push(format!("{id} was answered as having {} bytes, and has {found}", 2 * SIZE));
         }

@@ -2,18 +2,17 @@
 //! after the repair, and nothing more is answered as done.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use bulkhead_protocol::{Inodes, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
-use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::pool::{Pool, mount_anew, run};
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
@@ -58,15 +57,9 @@ fn rounds(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
         late += done_late;
         rig.kill_helper()?;
         let patience = rig.patience(Duration::from_secs(15));
-        wait::until(patience, || mounts::unmount_all(&directory))?;
-        wait::until(patience, || {
-            // As long as the helper's processes end, it is the old one.
-            mounts::unmount_all(&directory)?;
-            mount_image(&run_options, &directory.with_extension("disk"), &directory)?;
-            File::open(directory.join(".bulkhead")).map(drop).context("the filesystem")
-        })?;
-        rig.start_helper()?;
-        let found = listed(rig)?;
+        mount_anew(&run_options, &directory)?;
+        let helper = rig.started_helper()?;
+        let found = helper.sizes()?;
         for (id, known) in &book {
             let now = found.get(id);
             certain += usize::from(*known != Known::Unsure);
@@ -78,10 +71,7 @@ fn rounds(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
                 }
             }
         }
-        let helper = rig.helper()?;
-        for id in found.keys() {
-            helper.ask(&delete(id))?;
-        }
+        helper.ask_all(found.keys().map(|id| delete(id)))?;
         wait::until(patience, || rig.pool().holds(&[]))?;
         rig.kill_helper()?;
         wait::until(patience, || mounts::unmount_all(&directory))?;
@@ -92,19 +82,6 @@ fn rounds(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()> {
     println!("STORM {number} rounds, {certain} certain states, {late} changes answered as done after the end");
     ensure!(late == 0, "{late} changes were answered as done after the end of the disk");
     Ok(())
-}
-
-fn listed(rig: &Rig) -> Result<BTreeMap<String, u64>> {
-    let (mut all, mut after) = (BTreeMap::new(), None);
-    loop {
-        let Reply::Volumes(page) = rig.helper()?.ask(&Request::List { after: after.clone(), limit: 16 })? else {
-            anyhow::bail!("no list");
-        };
-        let page = page.into_vec();
-        let Some(last) = page.last() else { return Ok(all) };
-        after = Some(last.volume.clone());
-        all.extend(page.into_iter().map(|one| (one.volume.to_string(), one.size.get())));
-    }
 }
 
 fn work(rig: &Rig, directory: &PathBuf, random: &mut Random) -> Result<(Book, usize)> {

@@ -20,19 +20,13 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-fn pools(rig: &mut Rig, names: &[&str]) -> Result<()> {
-    names.iter().try_for_each(|name| rig.add_pool(name))
-}
-
 fn check_other(rig: &Rig) -> Result<()> {
-    let helper = rig.helper()?;
-    helper.ask(&create_in("other", "vol-o", directory_spec(SIZE)))?;
-    helper.ask(&delete("vol-o")).map(drop)
+    rig.helper()?.check_serves("other")
 }
 
 /// The first start lets a child look at the frozen pool. It cannot be killed.
 fn a_second_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
-    pools(rig, &["default", "other"])?;
+    rig.add_pools(["default", "other"])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     for round in 0..2 {
         rig.start_helper().with_context(|| format!("round {round}"))?;
@@ -55,7 +49,7 @@ fn second(rig: &Rig) -> Result<Daemon> {
 
 /// It ends because a pool appears that was missing.
 fn a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor(rig: &mut Rig) -> Result<()> {
-    pools(rig, &["default", "other", "late"])?;
+    rig.add_pools(["default", "other", "late"])?;
     let late = rig.pools[2].directory.clone();
     mounts::unmount_all(&late)?;
     rig.start_helper()?;
@@ -81,7 +75,6 @@ fn a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor(rig: &mut
     drop(frozen);
     let _ = rig.end_of_helper(rig.patience(Duration::from_secs(60)))?;
     outcome?;
-    rig.start_helper()?;
     // It was asked for on a connection that is not recorded.
-    rig.helper()?.ask(&delete("vol-a")).map(drop)
+    rig.started_helper()?.ask(&delete("vol-a")).map(drop)
 }

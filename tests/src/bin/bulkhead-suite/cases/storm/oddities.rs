@@ -22,15 +22,12 @@ cases! {
 
 const SIZE: u64 = 1 << 20;
 
-fn check_other(rig: &mut Rig) -> Result<()> {
-    let helper = rig.helper()?;
-    helper.ask(&create_in("other", "vol-o", directory_spec(SIZE)))?;
-    helper.ask(&delete("vol-o")).map(drop)
+fn check_other(rig: &Rig) -> Result<()> {
+    rig.helper()?.check_serves("other")
 }
 
 fn a_note_of_numbers_that_is_damaged_stops_no_other_pool(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("other")?;
+    rig.add_pools(["default", "other"])?;
     let marker = File::open(rig.pool().directory.join(".bulkhead"))?;
     for damage in [&[][..], &[1, 2, 3], &[0xff; 8], &[7; 9], &[7; 3000]] {
         fsetxattr(&marker, "trusted.bulkhead.numbers", damage, XattrFlags::empty())?;
@@ -48,8 +45,7 @@ fn a_note_of_numbers_that_is_damaged_stops_no_other_pool(rig: &mut Rig) -> Resul
 }
 
 fn a_pool_that_cannot_be_bound_stops_no_other_pool(rig: &mut Rig) -> Result<()> {
-    rig.add_pool("default")?;
-    rig.add_pool("other")?;
+    rig.add_pools(["default", "other"])?;
     let directory = rig.pool().directory.clone();
     run(Command::new("mount").arg("--make-unbindable").arg(&directory))?;
     let started = rig.start_helper().and_then(|()| check_other(rig));
@@ -78,7 +74,7 @@ fn an_image_with_the_record_of_an_unused_directory_is_kept(rig: &mut Rig) -> Res
         fsetxattr(&outer, RECORD, &own, XattrFlags::REPLACE)?;
     }
     drop(outer);
-    rig.started_helper()?.ask_all(["vol-a", "vol-b"].map(delete))?;
+    rig.start_helper()?;
     let kept = kept.map(|content| content.starts_with(b"content"));
     ensure!(matches!(kept, Ok(true)), "the image was destroyed: {kept:?}");
     Ok(())
