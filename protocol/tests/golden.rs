@@ -429,6 +429,30 @@ fn a_request_tells_its_volumes_and_its_target() {
 }
 
 #[test]
+fn a_request_logs_its_fields_except_for_what_is_long_or_means_nothing() {
+    for (name, logged) in [
+        ("create-directory", "volume=pvc-1 pool=fast size=1048576 inodes=1024 mode=0755"),
+        ("create-image", "volume=pvc-1 pool=fast size=4096 sparse=true block_size=4096"),
+        ("create-filesystem", "volume=pvc-1 pool=fast size=536870912 filesystem=true sparse=true mode=0750"),
+        (
+            "bind-mount",
+            "volume=pvc-1 read_only=true no_exec=false no_atime=true no_diratime=false exclusive=true",
+        ),
+        ("usage-at", "volume=pvc-1"),
+        ("list", "after=- limit=16"),
+        ("list-after", "after=pvc-1 limit=1"),
+        ("listen-csi", "socket=Csi"),
+        ("set-owner", "volume=pvc-1 owner=16"),
+        ("create-snapshot", "volume=pvc-1 snapshot=snap-1"),
+    ] {
+        let (_, request) = requests().into_iter().find(|(own, _)| *own == name).expect("an example");
+        let mut said = Vec::new();
+        request.log(&mut |field, value| said.push(format!("{field}={value}")));
+        assert_eq!(said.join(" "), logged, "{name}");
+    }
+}
+
+#[test]
 fn one_byte_less_and_one_byte_more_are_refused() {
     for (name, value) in requests() {
         let mut packet = encode(&value).expect("it fits");

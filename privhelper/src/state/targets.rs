@@ -219,17 +219,39 @@ mod tests {
         }
     }
 
+    /// The kubelet's directory for pods, whose root on the host is this one.
+    fn pods(root: &str, real_path: &str) -> PublishDirectory {
+        PublishDirectory {
+            name: "pods".parse().expect("a name"),
+            host_path: Text::new("/k/pods"),
+            real_path: real_path.into(),
+            root: file::open_at_start(root, OFlags::PATH).expect("a directory"),
+            shape: Shape::KubeletPods,
+        }
+    }
+
+    #[test]
+    fn a_path_of_the_host_is_a_target_if_its_shape_is_one_below_the_real_directory() {
+        let pods = pods("/", "/data/pods");
+        assert!(pods.has_target_at(Path::new("/data/pods/u/volumes/kubernetes.io~csi/pv/mount")));
+        for other in ["/data/pods", "/data/pods/u", "/k/pods/u/volumes/kubernetes.io~csi/pv/mount", "/"] {
+            assert!(!pods.has_target_at(Path::new(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn every_directory_that_leads_to_a_target_belongs_to_root_alone() {
+        let open = |root: &str, text| pods(root, root).open_parent(&path(text)).map(drop);
+        assert!(open("/", "target").is_ok() && open("/usr", "lib/target").is_ok());
+        let obstacle = |root, text| open(root, text).map_err(|found| (found.error.errno, found.directory));
+        assert_eq!(obstacle("/usr", "no-such/lib/target"), Err((Errno::NOENT, "/k/pods/no-such".to_owned())));
+        assert_eq!(obstacle("/tmp", "target"), Err((Errno::PERM, "/k/pods".to_owned())));
+    }
+
     #[test]
     fn a_refusal_of_a_targets_shape_names_the_target_and_the_kind() {
-        let root = file::open_at_start("/", OFlags::PATH).expect("the root directory");
-        let name: PublishName = "pods".parse().expect("a name");
-        let pods = PublishDirectory {
-            name: name.clone(),
-            host_path: Text::new("/"),
-            real_path: "/".into(),
-            root,
-            shape: Shape::KubeletPods,
-        };
+        let pods = pods("/", "/");
+        let name = &pods.name;
         let check = |text, kind| pods.check_shape(&TargetPath { directory: name.clone(), path: path(text) }, kind);
         assert!(check(POD, Kind::Directory).is_ok());
         let error = check(POD, Kind::Block).expect_err("it is for directories");

@@ -253,6 +253,7 @@ mod tests {
             (" unbindable", None, false, true),
             (" new_tag:1 shared:7", Some(7), false, false),
             (" notshared:7", None, false, false),
+            (" master:7 unbindable master:8 unbindable", None, true, true),
         ] {
             let line = format!("22 1 0:21 / /dev/shm rw,nosuid{tags} - tmpfs tmpfs rw");
             let mount = mount(&line).expect(tags);
@@ -283,6 +284,7 @@ mod tests {
             ("/a\\089", "/a\\089"),
             ("/a\\777", "/a\\777"),
             ("/a\\+40", "/a\\+40"),
+            ("101", "101"),
         ] {
             assert_eq!(unescaped(field.as_bytes()), PathBuf::from(path), "{field}");
         }
@@ -329,6 +331,31 @@ mod tests {
     }
 
     #[test]
+    fn the_middle_of_an_endless_path_is_left_out_and_nothing_else_is() {
+        let line = format!("36 35 98:0 /mine/{} /mnt rw - ext3 a rw", "x".repeat(40 * LONGEST));
+        let mut mounts = Vec::new();
+        let mut table = MountTable::of(&format!("{line}\n{LINE}"));
+        let read = table.each(|mount| {
+            mounts.push(mount.clone());
+            ControlFlow::Continue(())
+        });
+        assert_eq!(read, Ok(()));
+        let (first, last) = (&mounts[0], &mounts[1]);
+        assert!(first.root.starts_with("/mine") && first.root.as_os_str().len() <= LONGEST + PART);
+        assert_eq!((first.point.to_str(), first.super_options.as_str()), (Some("/mnt"), "rw"));
+        assert_eq!(last.point.to_str(), Some("/mnt/a b"));
+        // What lies beyond the beginning is in the middle: not one field may be lost with it.
+        let spaces = format!("36 35 98:0 / /{} {}", "x".repeat(LONGEST / 3), "x".repeat(LONGEST));
+        assert_eq!(points(&spaces), Err(Error::of(Errno::BADMSG)));
+        let mut longest = vec![b'x'; LONGEST];
+        shorten(&mut longest).expect("it is short enough");
+        assert_eq!(longest.len(), LONGEST);
+        longest.extend([b'y']);
+        shorten(&mut longest).expect("it is one path");
+        assert_eq!((longest.len(), longest.last()), (LONGEST / 2 + 1, Some(&b'y')));
+    }
+
+    #[test]
     fn who_has_seen_enough_reads_no_further() {
         let mut seen = 0;
         let read = MountTable::of(&format!("{LINE}\n{LINE}\nnot a mount")).each(|_| {
@@ -336,6 +363,15 @@ mod tests {
             if seen == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         assert_eq!((read, seen), (Ok(()), 2));
+    }
+
+    #[test]
+    fn who_waits_is_told_of_descriptors_that_are_hung_up() {
+        let (ours, theirs) = crate::sys::socket::pair().expect("sockets");
+        let wait = || MountTable::of("").wait(std::slice::from_ref(&ours), Duration::from_millis(1));
+        assert_eq!(wait(), Ok(false));
+        drop(theirs);
+        assert_eq!(wait(), Ok(true));
     }
 
     #[test]
@@ -365,5 +401,18 @@ mod tests {
         assert_eq!(flags("rw,noatime"), MountFlags { no_atime: true, ..MountFlags::default() });
         assert_eq!(flags("rw,nodiratime"), MountFlags { no_diratime: true, ..MountFlags::default() });
         assert_eq!(flags("rwx,rosy"), MountFlags::default());
+    }
+
+    #[test]
+    fn a_mount_is_told_from_another_at_its_place_by_its_id_and_its_options() {
+        let identity = |line: &str| mount(line).expect("a mount").identity();
+        let line = "36 35 98:0 / /mnt rw - ext3 a rw";
+        assert_eq!(identity(line), (36, "/mnt".into(), ["rw".to_owned(), "rw".to_owned()]));
+        for other in [
+            "37 35 98:0 / /mnt rw - ext3 a rw", "36 35 98:0 / /mnt2 rw - ext3 a rw",
+            "36 35 98:0 / /mnt ro - ext3 a rw", "36 35 98:0 / /mnt rw - ext3 a ro",
+        ] {
+            assert_ne!(identity(line), identity(other), "{other}");
+        }
     }
 }

@@ -83,6 +83,37 @@ fn waking_never_waits() {
     for _ in 0..10_000 {
         deletions.wake(false);
     }
+    let missed = || *lock(&deletions.missed);
+    assert_eq!(missed(), Some(false));
+    deletions.wake(true);
+    deletions.wake(false);
+    assert_eq!(missed(), Some(true), "once it is about something in its place, it stays so");
+}
+
+#[test]
+fn what_the_emptier_reports_is_recorded_for_as_long_as_it_lives() {
+    let (line, emptier) = socket::pair().expect("sockets");
+    let (deletions, volumes) = (Deletions::new(line), volumes(&["a", ".deleted.1.a"]));
+    let packet = bulkhead_protocol::encode(&report(Outcome::Emptied)).expect("a packet");
+    socket::send(&emptier, &packet, None).expect("there is room");
+    drop(emptier);
+    let error = deletions.finish(&testing::pool("fast"), &volumes).expect_err("the emptier is gone");
+    assert!(error.message.as_str().contains("receive a report from the emptier"), "{error}");
+    assert_eq!(volumes.deleted(&fast(), |name, _| Some(name.to_owned())), ["a"], "nothing is charged to a project");
+    assert_eq!(deletions.releasing_since(), None);
+}
+
+#[test]
+fn what_stays_charged_is_reported_after_a_while() {
+    let ago = |ago| Instant::now().checked_sub(ago).expect("a moment");
+    let number = |progress| {
+        let volumes = volumes(&["a"]);
+        volumes.progress(&fast(), "a", Some(progress));
+        charged(&volumes, &fast()).len()
+    };
+    assert_eq!(number(Progress::Emptied(ago(CHARGED_LIMIT), Instant::now())), 1);
+    assert_eq!(number(Progress::Emptied(ago(CHARGED_LIMIT / 2), Instant::now())), 0);
+    assert_eq!(number(Progress::Emptying(ago(CHARGED_LIMIT))), 0);
 }
 
 #[test]
@@ -101,6 +132,7 @@ fn a_filesystem_that_does_not_answer_is_reported_after_a_while() {
         let (volumes, deletions) = (volumes(&["a"]), deletions());
         volumes.progress(&fast(), "a", Some(progress));
         *lock(&deletions.releasing) = releasing;
+        assert_eq!(deletions.releasing_since(), releasing);
         deletions.stuck(&volumes, &fast()).is_some()
     };
     assert!(!stuck(Progress::Waiting, None));

@@ -52,10 +52,29 @@ fn the_names_on_disk_are_those_of_every_release() {
     assert_eq!(creating_name(&id), ".making.pvc-1");
     assert_eq!(deleted_name(3, "pvc-1"), ".deleted.3.pvc-1");
     assert_eq!(deleted_name(4, ".making.pvc-1"), ".deleted.4.making.pvc-1");
+    assert_eq!([".deleted.3.pvc-1", ".making.pvc-1", "deleted.3"].map(is_deleted), [true, false, false]);
     assert_eq!(Entry::of(&creating_name(&id)), Entry::Unfinished);
     assert_eq!(Entry::of(&deleted_name(4, ".making.pvc-1")), Entry::Deleted(4));
     let longest: VolumeId = format!("v{}", "0".repeat(129)).parse().expect("130 bytes");
     assert!(deleted_name(u64::MAX, &creating_name(&longest)).len() <= 255, "NAME_MAX");
+}
+
+#[test]
+fn only_a_directory_of_roots_with_the_mode_of_deletion_is_deleted_in_place() {
+    let root = file::open_at_start("/", OFlags::PATH).and_then(file::status).expect("the root directory");
+    let of = |file_type: FileType, uid, mode| {
+        is_deleted_in_place(&Status { file_type, uid, mode: file_type.as_raw_mode() | mode, ..root })
+    };
+    assert!(of(FileType::Directory, 0, DELETED_MODE));
+    for (file_type, uid, mode) in [
+        (FileType::RegularFile, 0, DELETED_MODE),
+        (FileType::Directory, 901, DELETED_MODE),
+        (FileType::Directory, 0, 0o700),
+        (FileType::Directory, 0, 0o1777),
+        (FileType::Directory, 0, 0o5700),
+    ] {
+        assert!(!of(file_type, uid, mode), "{file_type:?} of {uid} with mode {mode:o}");
+    }
 }
 
 #[test]
@@ -118,6 +137,16 @@ fn only_the_two_layouts_are_known() {
 #[test]
 fn a_kind_is_that_of_the_settings() {
     assert_eq!((Kind::from(directory().kind), Kind::from(image().kind)), (Kind::Directory, Kind::Block));
+    let mode = DirectoryMode::try_from(0).expect("a mode");
+    for (kind, has_filesystem) in [
+        (directory().kind, false),
+        (image().kind, false),
+        (VolumeKind::Filesystem { sparse: true, mode }, true),
+        (VolumeKind::Snapshot { of: SnapshotOf::Filesystem }, true),
+        (VolumeKind::Snapshot { of: SnapshotOf::Image { block_size: BlockSize::B512 } }, false),
+    ] {
+        assert_eq!(Kind::has_filesystem(kind), has_filesystem, "{kind:?}");
+    }
     assert_eq!(
         (Kind::Directory.to_string(), Kind::Block.to_string()),
         ("directory volume".into(), "block volume".into())

@@ -88,6 +88,8 @@ fn a_row_keeps_its_share_from_being_made_to_being_gone() {
     check_sums(&volumes);
     volumes.delete(&id("vol-a"), ".deleted.1.vol-a", CallId(7));
     assert!(volumes.get(&id("vol-a")).is_none() && volumes.is_deleted(&pool, ".deleted.1.vol-a"));
+    assert!(!volumes.is_deleted(&pool, "vol-a"));
+    assert_eq!(volumes.projects(&pool), [ProjectId(7)].into());
     assert_eq!((volumes.promised(&pool), volumes.has_project(&pool, ProjectId(7))), (4096, true));
     volumes.progress(&name, ".deleted.1.vol-a", None);
     assert_eq!((volumes.promised(&pool), volumes.number()), (0, 0));
@@ -129,6 +131,20 @@ fn a_project_belongs_to_one_volume() {
 }
 
 #[test]
+fn remains_have_a_project_unless_a_volume_has_it() {
+    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    volumes.add(id("vol-a"), Volume { project: Some(ProjectId(7)), ..volume(&pool) });
+    for project in [7, 8, 8] {
+        volumes.add_remains(&pool, ProjectId(project));
+    }
+    let remains = volumes.deleted(&pool.config.name, |_, deleted| Some((deleted.share, deleted.progress)));
+    let [(share, Progress::Emptied(..))] = remains[..] else { panic!("one to be released: {remains:?}") };
+    assert_eq!(share, Share { project: Some(ProjectId(8)), ..Share::default() });
+    assert_eq!(volumes.projects(&pool), [ProjectId(7), ProjectId(8)].into());
+    check_sums(&volumes);
+}
+
+#[test]
 fn a_growth_is_promised_while_it_goes_on() {
     let (volumes, pool) = (Volumes::default(), pool("fast"));
     volumes.add(id("vol-a"), volume(&pool));
@@ -150,6 +166,15 @@ fn the_images_without_a_project_are_known() {
 }
 
 #[test]
+fn the_volumes_of_a_kind_are_those_of_one_pool() {
+    let volumes = table(&["vol-a", "vol-b", "vol-c"]);
+    change(&volumes, "vol-a", |volume| volume.allocated = 4096);
+    let of = |kind, name| volumes.of_kind(kind, &pool(name));
+    assert_eq!((of(Kind::Block, "even"), of(Kind::Block, "odd")), (vec![4096, 0], vec![0]));
+    assert_eq!(of(Kind::Snapshot, "even"), []);
+}
+
+#[test]
 fn a_target_is_published_once_and_counted() {
     let volumes = table(&["vol-a"]);
     change(&volumes, "vol-a", |volume| volume.publish(published("a")));
@@ -160,6 +185,7 @@ fn a_target_is_published_once_and_counted() {
     assert_eq!((now.published.len(), volumes.number_of_targets()), (2, 2));
     assert_eq!(now.published_at(&target("a")).map(|published| published.flags), Some(flags));
     assert_eq!(now.published_at(&target("c")), None);
+    assert_eq!([target("b"), target("c")].map(|target| volumes.holder(&target)), [Some(id("vol-a")), None]);
     change(&volumes, "vol-a", |volume| volume.unpublish(&target("a")));
     assert_eq!(volumes.number_of_targets(), 1);
     check_sums(&volumes);
