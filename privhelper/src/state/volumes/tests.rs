@@ -188,6 +188,7 @@ fn a_target_is_published_once_and_counted() {
     assert_eq!([target("b"), target("c")].map(|target| volumes.holder(&target)), [Some(id("vol-a")), None]);
     change(&volumes, "vol-a", |volume| volume.unpublish(&target("a")));
     assert_eq!(volumes.number_of_targets(), 1);
+    assert_eq!(["a", "b"].map(|path| volumes.holder(&target(path))), [None, Some(id("vol-a"))]);
     check_sums(&volumes);
 }
 
