@@ -434,10 +434,7 @@ fn a_request_logs_its_fields_except_for_what_is_long_or_means_nothing() {
         ("create-directory", "volume=pvc-1 pool=fast size=1048576 inodes=1024 mode=0755"),
         ("create-image", "volume=pvc-1 pool=fast size=4096 sparse=true block_size=4096"),
         ("create-filesystem", "volume=pvc-1 pool=fast size=536870912 filesystem=true sparse=true mode=0750"),
-        (
-            "bind-mount",
-            "volume=pvc-1 read_only=true no_exec=false no_atime=true no_diratime=false exclusive=true",
-        ),
+        ("bind-mount", "volume=pvc-1 read_only=true no_exec=false no_atime=true no_diratime=false exclusive=true"),
         ("usage-at", "volume=pvc-1"),
         ("list", "after=- limit=16"),
         ("list-after", "after=pvc-1 limit=1"),

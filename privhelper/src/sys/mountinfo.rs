@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn the_middle_of_an_endless_path_is_left_out_and_nothing_else_is() {
-        let line = format!("36 35 98:0 /mine/{} /mnt rw - ext3 a rw", "x".repeat(40 * LONGEST));
+        let line = format!("36 35 98:0 /mine/{} /mnt rw - ext3 a rw", "x".repeat(4 << 20));
         let mut mounts = Vec::new();
         let mut table = MountTable::of(&format!("{line}\n{LINE}"));
         let read = table.each(|mount| {
@@ -341,7 +341,7 @@ mod tests {
         });
         assert_eq!(read, Ok(()));
         let (first, last) = (&mounts[0], &mounts[1]);
-        assert!(first.root.starts_with("/mine") && first.root.as_os_str().len() <= LONGEST + PART);
+        assert!(first.root.starts_with("/mine") && first.root.as_os_str().len() < 128 << 10);
         assert_eq!((first.point.to_str(), first.super_options.as_str()), (Some("/mnt"), "rw"));
         assert_eq!(last.point.to_str(), Some("/mnt/a b"));
         // What lies beyond the beginning is in the middle: not one field may be lost with it.
