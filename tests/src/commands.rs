@@ -34,8 +34,9 @@ impl Printed {
 
     /// Everything printed by a command that must have failed.
     pub fn failed(self) -> Result<String> {
-        ensure!(!self.success, "it was to fail: {}{}", self.text, self.errors);
-        Ok(self.text + &self.errors)
+        let text = self.text + &self.errors;
+        ensure!(!self.success && !text.contains("panicked"), "it was to fail, and to say why: {text}");
+        Ok(text)
     }
 
     /// Checks that a line begins with these words, whatever the space between them, and returns the rest of it.
@@ -58,11 +59,12 @@ impl From<Output> for Printed {
     }
 }
 
-/// Runs a program that must refuse to start, and returns its message.
+/// Runs a program that must refuse to start, and returns its message, which is on standard error alone.
 pub fn refusal(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
-    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1) && !text.contains("panicked"), "it ended with {}: {text}", output.status);
+    ensure!(output.stdout.is_empty(), "{command:?} writes to its standard output, too");
     Ok(text)
 }
 

@@ -98,7 +98,12 @@ impl HelperClient {
 
     /// Sends a request until the helper is no longer too busy to grant it: a machine may take long to remove devices.
     pub fn ask_patiently(&self, request: &Request) -> Result<Reply> {
-        let end = Instant::now() + Duration::from_secs(60);
+        self.ask_within(Duration::from_secs(30), request)
+    }
+
+    /// Sends a request until the helper is no longer too busy to grant it, for as long as this at most.
+    pub fn ask_within(&self, limit: Duration, request: &Request) -> Result<Reply> {
+        let end = Instant::now() + limit;
         loop {
             match self.request(request)? {
                 Err(error) if error.kind == ErrorKind::Busy && Instant::now() < end => {

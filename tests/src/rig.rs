@@ -152,7 +152,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts both processes, as [`Self::start_helper`] does.
+    /// Starts both processes, on a pool called default if there are no pools yet.
     pub fn start(&mut self) -> Result<()> {
         self.start_helper()?;
         self.start_frontend()
@@ -206,7 +206,7 @@ impl Rig {
         Ok(command)
     }
 
-    /// Starts a helper that must refuse to serve, and returns its message.
+    /// Starts a helper on the pools that there are, which must refuse to serve, and returns its message.
     pub fn refusal(&self) -> Result<String> {
         refusal(&mut self.helper_command()?)
     }

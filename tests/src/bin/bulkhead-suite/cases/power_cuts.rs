@@ -35,6 +35,8 @@ const SIZE: u64 = 1 << 20;
 const STEP: u64 = 16 << 20;
 /// The number of threads that send requests.
 const WORKERS: usize = 3;
+/// How long a request may be `Busy`, which other programs cause by opening loop devices.
+const BUSY: Duration = Duration::from_secs(60);
 
 fn a_power_cut_undoes_nothing_that_was_answered(rig: &mut Rig) -> Result<()> {
     cut(rig, PoolFilesystem::Xfs, 2)?;
@@ -266,7 +268,7 @@ impl Worker<'_> {
             (Known::Made { .. }, _) => self.delete(&id),
             (_, Known::Made { size, content: Some(content), .. }) => {
                 self.note(&id, Known::Unsure);
-                self.helper()?.ask_patiently(&create_snapshot(&of, &id))?;
+                self.helper()?.ask_within(BUSY, &create_snapshot(&of, &id))?;
                 self.note(&id, Known::Made { size, used: true, content: Some(content) });
                 Ok(())
             }
@@ -276,14 +278,14 @@ impl Worker<'_> {
 
     fn create(&self, id: &str) -> Result<()> {
         self.note(id, Known::Unsure);
-        self.helper()?.ask_patiently(&create(id, spec(id)))?;
+        self.helper()?.ask_within(BUSY, &create(id, spec(id)))?;
         self.note(id, Known::Made { size: spec(id).size.get(), used: false, content: None });
         Ok(())
     }
 
     fn delete(&self, id: &str) -> Result<()> {
         self.note(id, Known::Unsure);
-        self.helper()?.ask_patiently(&end(id))?;
+        self.helper()?.ask_within(BUSY, &end(id))?;
         self.note(id, Known::Absent);
         Ok(())
     }
@@ -295,14 +297,14 @@ impl Worker<'_> {
             Kind::Device => Request::GrowImage { volume: volume(id), size },
             Kind::Filesystem => grow_filesystem(id, size.get()),
         };
-        self.helper()?.ask_patiently(&request).map(drop)
+        self.helper()?.ask_within(BUSY, &request).map(drop)
     }
 
     /// Publishes a volume, writes to it, has it grown sometimes, and unpublishes it.
     fn publish(&mut self, id: &str, mut size: u64, used: bool) -> Result<()> {
         let helper = self.helper()?;
         let [before, after] = Kind::of(id).uses(id);
-        before.iter().try_for_each(|request| helper.ask_patiently(request).map(drop))?;
+        before.iter().try_for_each(|request| helper.ask_within(BUSY, request).map(drop))?;
         self.note(id, Known::Made { size, used, content: None });
         let path = written(id, &self.targets.join(id));
         let file = match Kind::of(id) {
@@ -319,7 +321,7 @@ impl Worker<'_> {
             size = larger(id, size);
             self.note(id, Known::Made { size, used: true, content: Some(number) });
         }
-        after.iter().try_for_each(|request| helper.ask_patiently(request).map(drop))
+        after.iter().try_for_each(|request| helper.ask_within(BUSY, request).map(drop))
     }
 
     fn end(self) -> Result<()> {
@@ -376,7 +378,7 @@ fn check(rig: &Rig, book: &Book) -> Result<()> {
     left(rig, &names).context("what was unfinished")?;
     for (id, size) in &listed {
         if is_snapshot(id) {
-            helper.ask_patiently(&delete_snapshot(id))?;
+            helper.ask_within(BUSY, &delete_snapshot(id))?;
             continue;
         }
         // It is complete: it can be used, and has its size.
@@ -393,7 +395,7 @@ fn check(rig: &Rig, book: &Book) -> Result<()> {
         if Kind::of(id) == Kind::Filesystem {
             filesystems::check_image(rig, id)?;
         }
-        helper.ask_patiently(&delete(id))?;
+        helper.ask_within(BUSY, &delete(id))?;
     }
     left(rig, &[])?;
     ensure!(mounts::below(&rig.publish_directory())?.is_empty());
@@ -403,9 +405,9 @@ fn check(rig: &Rig, book: &Book) -> Result<()> {
 /// Looks at a volume while it is published.
 fn in_use(rig: &Rig, id: &str, look: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let (helper, [before, after]) = (rig.helper()?, Kind::of(id).uses(id));
-    before.iter().try_for_each(|request| helper.ask_patiently(request).map(drop))?;
+    before.iter().try_for_each(|request| helper.ask_within(BUSY, request).map(drop))?;
     look(&rig.target(id))?;
-    after.iter().try_for_each(|request| helper.ask_patiently(request).map(drop))
+    after.iter().try_for_each(|request| helper.ask_within(BUSY, request).map(drop))
 }
 
 /// Checks that what was written to a volume is there.

@@ -131,9 +131,9 @@ fn both_are_killed_between_any_two_calls(rig: &mut Rig) -> Result<()> {
 fn the_frontend_keeps_working_when_the_helper_restarts(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
     let pid = rig.running_frontend()?.pid();
-    for _round in 0..3 {
+    for round in 0..3 {
         rig.restart_helper()?;
-        rig.eventually(10, || csi.check_ready())?;
+        rig.eventually(10, || csi.check_ready()).with_context(|| format!("not ready in round {round}"))?;
         csi.create_volume(create("vol-a", SIZE, mount()))?;
         csi.delete_volume(delete("vol-a"))?;
         // New clients find it at the same path.

@@ -131,6 +131,9 @@ fn files_are_as_they_were(rig: &mut Rig) -> Result<()> {
     let inside = rustix::fs::statvfs(rig.target("vol-b"))?;
     let size = inside.f_blocks * inside.f_frsize;
     ensure!(size > 500 << 20, "the restored filesystem has not grown: {size}");
+    // What is restored outlives the snapshot, also while it is in use.
+    csi.delete_snapshot(drop_snapshot("snap-1"))?;
+    ensure!(fs::read_to_string(rig.target("vol-b").join("file"))? == "monday");
     Ok(())
 }
 

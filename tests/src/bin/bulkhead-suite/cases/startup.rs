@@ -366,7 +366,7 @@ fn check_says_what_to_mend(rig: &mut Rig) -> Result<()> {
     let fast = rig.pools[1].directory.clone();
     mounts::unmount_all(&fast)?;
     let before = traces(rig)?;
-    let text = refusal(&mut check_command(rig)?)?;
+    let text = Printed::by(&mut check_command(rig)?)?.failed()?;
     let line = text.lines().find(|line| line.starts_with("FAILED")).context(text.clone())?;
     ensure!(line.contains("fast") && line.contains("bulkhead-setup init-pool"), "{line}");
     ensure!(traces(rig)? == before, "something has changed");
@@ -381,7 +381,7 @@ fn a_private_publish_directory_is_refused(rig: &mut Rig) -> Result<()> {
     mount_bind(&publish, &publish)?;
     mount_change(&publish, MountPropagationFlags::PRIVATE)?;
     check_refuses(rig, "not shared")?;
-    let checked = refusal(&mut check_command(rig)?)?;
+    let checked = Printed::by(&mut check_command(rig)?)?.failed()?;
     ensure!(checked.contains("\nskipped pool default in "), "{checked}");
     ensure!(checked.contains("\nskipped jail, and mounts that reach the host: "), "{checked}");
     // A slave mount receives the host's mounts, but the host does not receive the slave's.

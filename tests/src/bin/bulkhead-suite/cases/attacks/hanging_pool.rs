@@ -117,6 +117,8 @@ fn creations_that_hang_leave_connections_for_other_pools(rig: &mut Rig) -> Resul
     drop((creations, slow));
     for id in &ids {
         rig.eventually(10, || Ok(client.create_volume(create(id, "default"))?))?;
+        // A creation that is carried out only now would be left over.
+        client.delete_volume(csi::delete(id))?;
     }
     Ok(())
 }

@@ -59,6 +59,10 @@ fn a_snapshot_keeps_what_was_written_before_it(rig: &mut Rig) -> Result<()> {
     // A copy of a copy is of the same family.
     let second = take(&helper, "vol-b", "snap-2")?;
     ensure!(second.origin.source == volume("vol-b") && second.origin.family == volume("vol-a"), "{second:?}");
+    // They outlive whatever they were taken of.
+    for id in ["vol-a", "vol-b", "vol-c"] {
+        end(&helper, id)?;
+    }
     helper.ask_all(["snap-1", "snap-2", "snap-1"].map(delete_snapshot))
 }
 
@@ -151,7 +155,10 @@ fn snapshots_are_found_again_after_a_restart(rig: &mut Rig) -> Result<()> {
     let helper = rig.restarted_helper()?;
     let after = known(&helper)?;
     ensure!(after == before, "before {before:?}, after {after:?}");
-    check_filled(&rig.pool().image("snap-5"), 1, 0, SIZE)
+    check_filled(&rig.pool().image("snap-5"), 1, 0, SIZE)?;
+    helper.ask(&delete("vol-b"))?;
+    end(&helper, "vol-a")?;
+    helper.ask_all(listed(&helper, None)?.into_iter().map(|found| Request::DeleteSnapshot { snapshot: found.snapshot }))
 }
 
 fn a_volume_in_too_many_pieces_is_not_copied(rig: &mut Rig) -> Result<()> {

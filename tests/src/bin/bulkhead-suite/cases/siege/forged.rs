@@ -55,6 +55,10 @@ fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) 
             }
         }
     }
+    // Before anything is checked: what an attack has stacked on devices is in the way of what cleans up after a failure.
+    for id in &ids {
+        helper.ask_all([detach(id), delete(id)])?;
+    }
     ensure!(seen.is_empty(), "the tenant's own nodes show another volume: {seen:?}");
     Ok(())
 }
