@@ -211,7 +211,9 @@ mod tests {
 
     /// An empty directory, which is removed at the end with the entries named here.
     fn in_directory(test: impl FnOnce(&OwnedFd)) {
-        let path = std::env::temp_dir().join(format!("bulkhead-marker-{:?}", std::thread::current().id()));
+        // What a failed run has left is in the way of no other.
+        let own = format!("bulkhead-marker-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(own);
         let top = file::open_at_start("/", OFlags::PATH).expect("the root directory");
         let below = path.to_str().expect("a plain path").trim_start_matches('/');
         let opened = file::make_directories(top.as_fd(), below, Mode::RWXU);
