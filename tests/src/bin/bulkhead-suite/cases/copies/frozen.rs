@@ -9,9 +9,9 @@ use bulkhead_protocol::{ErrorKind, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::{check_filled, fill, listed, ranges, take};
 use crate::cases::attacks::frozen::Frozen;
@@ -26,10 +26,8 @@ const SIZE: u64 = 8 << 20;
 
 /// Two pools. The first has vol-a, which is in use, and a snapshot of it.
 fn start(rig: &mut Rig) -> Result<HelperClient> {
-    rig.add_pool("default")?;
-    rig.add_pool("other")?;
-    rig.start_helper()?;
-    let helper = rig.helper()?;
+    rig.add_pools(["default", "other"])?;
+    let helper = rig.started_helper()?;
     for request in [create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")] {
         helper.ask(&request)?;
     }
@@ -55,7 +53,7 @@ fn end(rig: &Rig, made: &[&str]) -> Result<()> {
 /// Waits until nothing is in the pools, nor promised there.
 fn gone(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
-    wait::until(rig.patience(Duration::from_secs(20)), || {
+    rig.eventually(20, || {
         for pool in &rig.pools {
             let (entries, status) = (pool.entries()?, helper.pool_status(&pool.name)?);
             ensure!(entries.is_empty() && status.promised == 0 && status.emptying == 0, "{entries:?} {status:?}");
@@ -120,8 +118,7 @@ fn a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy(rig: &mut Rig) 
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let requests = [create_snapshot("vol-a", "snap-1"), create_from("vol-b", image_spec(2 * SIZE), "snap-0")];
     let waiting: Vec<_> = requests.iter().map(|request| ask_in_vain(rig, request)).collect::<Result<_>>()?;
-    let helper = i32::try_from(rig.running_helper()?.pid())?;
-    kill_process(Pid::from_raw(helper).context("a process id")?, Signal::KILL)?;
+    processes::signal(rig.helper_pid()?, Signal::KILL)?;
     drop(frozen);
     let status = rig.end_of_helper(rig.patience(Duration::from_secs(20)))?;
     ensure!(status.signal() == Some(9), "the helper ended with {status}");
@@ -132,7 +129,7 @@ fn a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy(rig: &mut Rig) 
         let first = helper.ask(request)?;
         ensure!(helper.ask(request)? == first, "{request:?} is answered otherwise when it is repeated");
     }
-    wait::until(rig.patience(Duration::from_secs(20)), || {
+    rig.eventually(20, || {
         let entries = rig.pool().entries()?;
         ensure!(entries == ["snap-0", "snap-1", "vol-a", "vol-b"], "{entries:?}");
         Ok(())
