@@ -85,6 +85,11 @@ func main() {
 	context.Finalize()
 
 	passed, failed, skipped := count(report)
+	for _, spec := range report.SpecReports {
+		if spec.Failed() {
+			fmt.Printf("\n---- %s ----\n%s\n%s\n", spec.FullText(), spec.FailureMessage(), spec.FailureLocation())
+		}
+	}
 	fmt.Printf("\nskipped (%d):\n", len(skipped))
 	for _, name := range skipped {
 		fmt.Println("  " + name)

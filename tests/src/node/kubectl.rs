@@ -8,8 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// How long a kubelet may be unreachable.
+/// How long a kubelet may be unreachable, or the API server too busy to answer.
 const UNREACHED: Duration = Duration::from_secs(60);
+/// What kubectl says when a command was not run.
+const NOT_RUN: [&str; 2] = ["error dialing backend", "TLS handshake timeout"];
+/// What it says when nobody knows whether the command was run.
+const UNKNOWN: [&str; 2] = ["etcdserver: request timed out", "unable to return a response in the time allotted"];
 
 /// kubectl with an administrator's credentials.
 #[derive(Clone, Debug)]
@@ -33,7 +37,23 @@ impl Kubectl {
         self.run_with(arguments, "")
     }
 
+    /// Runs it again for a while if the machine is so busy that nobody answers in time. Nothing is run twice in a pod.
     fn run_with(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let unknown: &[&str] = if arguments.contains(&"exec") { &[] } else { &UNKNOWN };
+        let passes = |error: &str| NOT_RUN.iter().chain(unknown).any(|part| error.contains(part));
+        let end = Instant::now() + UNREACHED;
+        loop {
+            match self.run_once(arguments, input) {
+                Err(error) if passes(&error.to_string()) && Instant::now() < end => {
+                    println!("repeated: {error:#}");
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn run_once(&self, arguments: &[&str], input: &str) -> Result<String> {
         let mut command = self.command(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("start {}", self.program.display()))?;
@@ -75,18 +95,9 @@ impl Kubectl {
         self.run(&arguments).map(drop)
     }
 
-    /// Runs a shell command in a pod's container. It is retried if the kubelet has only just started and is not
-    /// listening yet, since the command was not run then.
+    /// Runs a shell command in a pod's container.
     pub fn exec(&self, pod: &str, command: &str) -> Result<String> {
-        let end = Instant::now() + UNREACHED;
-        loop {
-            match self.run(&["exec", pod, "--", "sh", "-c", command]) {
-                Err(error) if error.to_string().contains("error dialing backend") && Instant::now() < end => {
-                    std::thread::sleep(Duration::from_secs(1));
-                }
-                done => return done,
-            }
-        }
+        self.run(&["exec", pod, "--", "sh", "-c", command])
     }
 
     /// Waits until every named pod is ready.

@@ -1,6 +1,8 @@
 //! Failed tests, as test programs report them at their end: `---- theme::test ----`, or with ` stdout` after the name,
 //! followed by what the test said.
 
+use super::count::Count;
+
 /// How many lines of what a test said are kept, so that the summary stays one.
 const LINES: usize = 25;
 
@@ -27,7 +29,7 @@ impl Failures {
         if let Some(name) = heading(line) {
             self.all.push(FailedTest { name: name.to_owned(), said: Vec::new() });
             self.inside = true;
-        } else if line == "failures:" || line == "stack backtrace:" || line.starts_with("test result:") {
+        } else if line == "failures:" || line == "stack backtrace:" || Count::of_line(line).is_some() {
             self.inside = false;
         } else if let Some(test) = self.all.last_mut().filter(|_| self.inside && !line.is_empty()) {
             if test.said.len() == LINES {
@@ -56,13 +58,17 @@ mod tests {
     fn failed_tests_are_read_with_what_they_said() {
         let mut failures = Failures::default();
         let output = "test a::b ... FAILED\n\nfailures:\n\n---- a::b ----\nfirst\n\nsecond\n\n---- c stdout ----\n\
-                      third\nstack backtrace:\n   0: begin\n\n\nfailures:\n    a::b\n    c\n\ntest result: FAILED. 0 passed; 2 failed\nother";
+                      third\nstack backtrace:\n   0: begin\n\n\nfailures:\n    a::b\n    c\n\ntest result: FAILED. 0 passed; 2 failed\nother\n\
+                      ---- d: e ----\nfourth\n\n2 passed, 1 failed\nlast";
         output.lines().for_each(|line| failures.read(line));
         let test = |name: &str, said: &[&str]| FailedTest {
             name: name.to_owned(),
             said: said.iter().map(|&line| line.to_owned()).collect(),
         };
-        assert_eq!(failures.into_all(), [test("a::b", &["first", "second"]), test("c", &["third"])]);
+        assert_eq!(
+            failures.into_all(),
+            [test("a::b", &["first", "second"]), test("c", &["third"]), test("d: e", &["fourth"])]
+        );
     }
 
     #[test]

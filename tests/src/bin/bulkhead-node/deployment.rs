@@ -62,7 +62,8 @@ impl Deployment {
         if self == Self::Chart {
             return documented::helm_uninstall(node);
         }
-        node.kubectl.delete(&AGENT)?;
+        // Otherwise the next deployment's helper starts while this one's still serves the pool.
+        node.kubectl.delete(&[&AGENT[..], &["--cascade=foreground"]].concat())?;
         if self == Self::HostService {
             node.machine.run("systemctl disable --now bulkhead-privhelper.socket bulkhead-privhelper.service")?;
         }
@@ -136,9 +137,10 @@ fn install_helper(node: &Node, deploy: &Path) -> Result<()> {
         let is_configuration = target.ends_with("/privhelper.conf");
         machine.write(target, &if is_configuration { with_filesystems(&text)? } else { text })?;
     }
-    machine.run(
-        "systemd-sysusers && udevadm control --reload && systemctl daemon-reload && \
-         systemctl enable --now bulkhead-privhelper.socket bulkhead-privhelper.service",
-    )?;
-    Ok(())
+    machine.run("systemd-sysusers && udevadm control --reload && systemctl daemon-reload")?;
+    let started = machine.run("systemctl enable --now bulkhead-privhelper.socket bulkhead-privhelper.service");
+    started.map(drop).with_context(|| {
+        let log = machine.run("journalctl --unit 'bulkhead-privhelper*' --boot --no-pager --lines 20 --output cat");
+        format!("the helper wrote {}", log.unwrap_or_else(|error| format!("{error:#}")))
+    })
 }

@@ -184,7 +184,5 @@ fn test(node: &Node, deploy: &Path, everything: bool, filter: Option<&str>) -> R
             break;
         }
     }
-    outcome.times.print_slowest();
-    println!("{} passed, {} failed", outcome.passed, outcome.failed);
-    Ok(if outcome.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(outcome.finish())
 }

@@ -1,8 +1,9 @@
 //! The checks, in order. They build on each other, so that a single boot of the machine serves all of them.
 
+use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use bulkhead_tests::node::Node;
 use bulkhead_tests::times::Times;
 
@@ -47,11 +48,11 @@ pub enum Extent {
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// How many checks have passed.
-    pub passed: usize,
-    /// How many have failed.
-    pub failed: usize,
+    passed: usize,
+    /// Those that have failed, with their errors.
+    failed: Vec<(String, Error)>,
     /// How long each check took.
-    pub times: Times,
+    times: Times,
 }
 
 impl Outcome {
@@ -70,12 +71,22 @@ impl Outcome {
                 true
             }
             Err(error) => {
-                self.failed += 1;
                 println!("{name} ... FAILED ({seconds:.1} s): {error:#}");
                 node.print_logs();
+                self.failed.push((name, error));
                 false
             }
         }
+    }
+
+    /// Prints the slowest checks, the failed ones again, for a summary that has no room for logs, and the counts.
+    pub fn finish(self) -> ExitCode {
+        self.times.print_slowest();
+        for (name, error) in &self.failed {
+            println!("---- {name} ----\n{error:#}\n");
+        }
+        println!("{} passed, {} failed", self.passed, self.failed.len());
+        if self.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
