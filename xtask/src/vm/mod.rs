@@ -123,7 +123,8 @@ impl Machine {
     /// Reboots: every process gets SIGTERM, filesystems are unmounted, and the kernel starts again.
     pub fn reboot(&mut self) -> Result<()> {
         let start = Instant::now();
-        self.session.reboot(BOOT_PATIENCE)?;
+        self.session.shut_down(BOOT_PATIENCE)?;
+        self.session = self.parts.start(self.accelerator)?;
         say(format_args!("rebooted in {:.1} s", start.elapsed().as_secs_f64()));
         Ok(())
     }

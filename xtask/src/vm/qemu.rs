@@ -98,6 +98,8 @@ impl Qemu {
         let mut qemu = command("setpriv");
         qemu.args(["--pdeathsig", "KILL", "--", program]);
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-smp", "2"]);
+        // When QEMU resets an emulated guest with two processors, one of them may spin for ever.
+        qemu.arg("-no-reboot");
         match guest.architecture {
             Architecture::Amd64 => qemu.args(["-machine", "q35"]),
             Architecture::Arm64 => qemu.args(["-machine", "virt"]),

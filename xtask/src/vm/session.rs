@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, anyhow};
@@ -32,7 +33,6 @@ pub type Sink<'a> = &'a mut dyn FnMut(Output, &[u8]);
 pub struct Session {
     qemu: Qemu,
     channel: Channel,
-    boot_id: String,
     directory: PathBuf,
 }
 
@@ -42,9 +42,15 @@ impl Session {
         let (channel, agent) = Channel::new()?;
         let qemu = Qemu::start(guest, accelerator, agent)?;
         let directory = guest.directory.to_owned();
-        let mut session = Session { qemu, channel, boot_id: String::new(), directory };
-        session.wait_until_ready("booting", patience)?;
-        Ok(session)
+        let mut session = Session { qemu, channel, directory };
+        let deadline = Instant::now() + patience;
+        loop {
+            match session.next("booting", deadline)? {
+                Some(Frame::Ready(_)) => return Ok(session),
+                Some(_) => {}
+                None => return Err(session.failure("booting", &format!("not done after {patience:?}"))),
+            }
+        }
     }
 
     /// Runs a shell command and waits until it ends. Processes that it leaves in the background keep running.
@@ -57,12 +63,7 @@ impl Session {
             match self.next(&doing, deadline + if killed { KILL_PATIENCE } else { Duration::ZERO })? {
                 Some(Frame::Exited(status)) if !killed => return Ok(ExitStatus::from_raw(status)),
                 Some(Frame::Exited(_)) => return Err(self.failure(&doing, &format!("not done after {timeout:?}"))),
-                Some(Frame::Ready(boot_id)) => {
-                    let again = boot_id == self.boot_id;
-                    self.boot_id = boot_id;
-                    let what = if again { "its agent was killed" } else { "it rebooted" };
-                    return Err(self.failure(&doing, what));
-                }
+                Some(Frame::Ready(_)) => return Err(self.failure(&doing, "its agent was killed")),
                 Some(frame) => forward(frame, sink),
                 None if !killed => {
                     killed = true;
@@ -73,30 +74,22 @@ impl Session {
         }
     }
 
-    /// Reboots the guest as an operator would, and waits until it is up again.
-    pub fn reboot(&mut self, patience: Duration) -> Result<()> {
+    /// Shuts the guest down as an operator does who reboots it. QEMU ends then, instead of resetting the guest.
+    pub fn shut_down(&mut self, patience: Duration) -> Result<()> {
         self.channel.send_command("reboot")?;
-        self.wait_until_ready("rebooting", patience)
+        let deadline = Instant::now() + patience;
+        while !self.qemu.ended() {
+            if Instant::now() >= deadline {
+                return Err(self.failure("shutting down", &format!("not done after {patience:?}")));
+            }
+            thread::sleep(TICK);
+        }
+        Ok(())
     }
 
     /// Cuts the power.
     pub fn power_off(&mut self) {
         self.qemu.kill();
-    }
-
-    /// Waits for the agent of a new boot.
-    fn wait_until_ready(&mut self, doing: &str, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
-        loop {
-            match self.next(doing, deadline)? {
-                Some(Frame::Ready(boot_id)) if boot_id != self.boot_id => {
-                    self.boot_id = boot_id;
-                    return Ok(());
-                }
-                Some(_) => {}
-                None => return Err(self.failure(doing, &format!("not done after {patience:?}"))),
-            }
-        }
     }
 
     /// The next frame, or `None` at the deadline. A kernel panic and the end of QEMU are errors.
