@@ -44,7 +44,7 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     let mut host = host::inspect(config, directory::open_or_make, true)?;
     host::mark_and_wait(&mut host);
     let mut jail = jail::enter(config, &host)?;
-    let pools = jail::claim_pools(&mut jail, &mut host);
+    let pools = jail::claim_pools(&mut jail, &mut host)?;
     proof::prove(&host, &jail)?;
     let devices = recover::look_at_devices(&host, &jail)?;
     // Neither does an emptier die of it, before this process has ended.

@@ -43,7 +43,8 @@ impl AnotherHelper {
         Ok(helper)
     }
 
-    fn launch(&mut self) -> Result<()> {
+    /// Starts it again.
+    pub fn launch(&mut self) -> Result<()> {
         let mut command = Command::new(program("bulkhead-privhelper")?);
         command.args(&self.flags).current_dir("/");
         let daemon = self.daemon.insert(Daemon::start("other", &mut command, &self.logs)?);
@@ -56,15 +57,20 @@ impl AnotherHelper {
         HelperClient::welcomed(&self.socket)
     }
 
+    /// Kills it without warning.
+    pub fn kill(&mut self) -> Result<()> {
+        self.daemon.take().context("it is not running")?.kill()
+    }
+
     /// Kills it without warning and starts it again.
     pub fn restart(&mut self) -> Result<()> {
-        self.daemon.take().context("it is not running")?.kill()?;
+        self.kill()?;
         self.launch()
     }
 
     /// Ends it and unmounts its pool.
     pub fn stop(mut self) -> Result<()> {
-        self.daemon.take().context("it is not running")?.kill()?;
+        self.kill()?;
         // Neither the socket's name nor the lock beside it goes with a helper that is killed.
         for left in [self.socket.clone(), self.socket.with_extension("sock.lock")] {
             std::fs::remove_file(left)?;

@@ -17,8 +17,8 @@ use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
 pub struct Missing {
     /// The directories of pools that are not served, and the mounts on the way to each.
     pub pools: Vec<(PathBuf, Vec<MountIdentity>)>,
-    /// Connections to processes that wait for a filesystem to answer, and end when it does; and to mounters, without which
-    /// the helper does not go on.
+    /// Connections to processes that wait for a filesystem to answer, or for another helper to end, and end then; and to
+    /// mounters, without which the helper does not go on.
     pub waiting: Vec<OwnedFd>,
 }
 
@@ -39,9 +39,9 @@ pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String
         let begun = Instant::now();
         let (mut shortest, times) = PAUSE;
         state.sockets.retire_lost();
-        let answers = answers
-            .unwrap_or(false)
-            .then(|| "a filesystem answers that did not at the start, or a mounter has ended".to_owned());
+        let answers = answers.unwrap_or(false).then(|| {
+            "a filesystem answers that did not at the start, or another helper or a mounter has ended".to_owned()
+        });
         match answers.or_else(|| look(state, missing)) {
             Some(why) if !is_held_up(state) => return why,
             Some(why) if !told => {

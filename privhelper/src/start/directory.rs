@@ -87,7 +87,7 @@ impl Directory {
         Position::of(&self.real_path, status.mount_id, mounts)
     }
 
-    /// Refuses a publish directory that others may change.
+    /// Refuses a directory that others may change: they could take away a pool's marker, or hide a mount.
     ///
     /// # Errors
     /// A sentence on what is wrong and how to fix it.
@@ -96,7 +96,7 @@ impl Directory {
         let status = file::status(&self.descriptor).map_err(|error| format!("cannot inspect {path}: {error}"))?;
         if file::is_open_to_others(&status) {
             return Err(Why::OpenToOthers.because(format!(
-                "{path} can be changed by users other than root, who could hide a mount in it; run: chown root {path}; chmod go-w {path}"
+                "{path} can be changed by users other than root; run: chown root {path}; chmod go-w {path}"
             )));
         }
         Ok(())

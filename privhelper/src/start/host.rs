@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use bulkhead_protocol::Socket;
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
 use super::marker;
 use super::mounts::{self, Mounts};
+use super::patience;
 use super::pool::{Candidate, HostPool};
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
@@ -130,6 +132,11 @@ pub fn mark_and_wait(host: &mut Host) {
         if let Ok(found) = &mut pool.state
             && let Err(complaint) = mark_and_claim(&pool.config, found, &mut host.claims)
         {
+            if complaint.why == Why::InUse {
+                let wait = |_: &OwnedFd| while is_served(&pool.config.directory) {};
+                let waits = patience::in_child(Duration::from_millis(1), None, wait, |_| ());
+                pool.waiting = waits.ok().and_then(Result::err);
+            }
             pool.state = Err(complaint);
         }
     }
@@ -146,11 +153,20 @@ fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims
     let device = file::status(directory).map_err(cannot)?.id.device;
     if let Entry::Vacant(entry) = claims.entry(device) {
         entry.insert(claim(device).map_err(|error| match error.errno {
-            Errno::ADDRINUSE => Why::InUse.because("another helper serves a pool on the same filesystem, and the two would promise its room twice; serve both pools with one helper"),
+            // Users other than root can have the name, and would make helpers restart if they waited for it.
+            Errno::ADDRINUSE => Why::Configuration.because("another helper serves a pool on the same filesystem, and the two would promise its room twice; serve both pools with one helper"),
             _ => format!("cannot keep other helpers from its filesystem: {error}").into(),
         })?);
     }
     Ok(())
+}
+
+/// Returns whether a second later another helper serves the pool in a directory of the host. The host cannot unmount what
+/// is open, so its marker is for no longer than that takes.
+fn is_served(directory: &Path) -> bool {
+    std::thread::sleep(Duration::from_secs(1));
+    let marker = file::open_at_start(&directory.join(MARKER), OFlags::RDONLY);
+    marker.is_ok_and(|marker| flock(marker, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN))
 }
 
 /// Claims a filesystem by a name that only one process of the host's network namespace can have.

@@ -161,9 +161,17 @@ fn open(config: &Config, host: &Host, source: String) -> SysResult<Jail> {
 }
 
 /// Opens every pool in the jail and locks it.
-pub fn claim_pools(jail: &mut Jail, host: &mut Host) -> Vec<Candidate<JailedPool>> {
-    let pools = std::mem::take(&mut host.pools).into_iter();
-    pools.map(|pool| pool.then(|config, found| jail.claim(config, found))).collect()
+///
+/// # Errors
+/// A sentence when another helper took one meanwhile. Seen from outside the jail, the next start waits for it.
+pub fn claim_pools(jail: &mut Jail, host: &mut Host) -> Result<Vec<Candidate<JailedPool>>, Refusal> {
+    let claim = |pool: Candidate<HostPool>| {
+        let was_free = pool.state.is_ok();
+        let pool = pool.then(|config, found| jail.claim(config, found));
+        let taken = pool.state.as_ref().err().filter(|refusal| was_free && refusal.why == Why::InUse).cloned();
+        taken.map_or(Ok(pool), Err)
+    };
+    std::mem::take(&mut host.pools).into_iter().map(claim).collect()
 }
 
 impl Jail {

@@ -100,10 +100,9 @@ pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, Refusal>
     let path = shown(&pool.directory);
     let marker = file::open(directory, MARKER, OFlags::RDONLY);
     match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
-        Err(SysError { errno: Errno::AGAIN, .. }) => {
-            Err(Why::InUse
-                .because(format!("{path} is served by another helper; stop it first, and its socket before it")))
-        }
+        Err(SysError { errno: Errno::AGAIN, .. }) => Err(Why::InUse.because(format!(
+            "{path} is served by another helper; stop that one's socket, then that one, and this one serves it within seconds"
+        ))),
         marker => marker.map_err(|error| format!("cannot lock {path}/{MARKER}: {error}").into()),
     }
 }

@@ -144,18 +144,15 @@ fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, Refusal> {
             "{point} is ext4 without a journal, so a power cut could undo what was answered as done; run: tune2fs -O has_journal on the unmounted device"
         )));
     }
-    if file::is_open_to_others(&status) {
-        return Err(Why::OpenToOthers.because(format!(
-            "{path} can be changed by users other than root; run: chown root {path}; chmod go-w {path}"
-        )));
-    }
-    let is_enforced = check_quotas(&directory, config, mount)?;
-    let shares_blocks = mount.filesystem == "xfs" && xfs::shares_blocks(&directory).unwrap_or(false);
+    let is_xfs = mount.filesystem == "xfs";
+    let shares_blocks = is_xfs && xfs::shares_blocks(&directory).unwrap_or(false);
     let role = Role::Pool(config.name.clone());
     let directory = Directory::new(role, &config.directory, config.directory.clone(), directory)
         .map_err(|error| format!("cannot inspect {path}: {error}"))?;
+    directory.check_owner()?;
+    let is_enforced = check_quotas(&directory.descriptor, config, mount)?;
     let position = Position::of(&directory.real_path, status.mount_id, mounts)?;
-    let (is_whole, is_xfs) = (position.inner.parent().is_none(), mount.filesystem == "xfs");
+    let is_whole = position.inner.parent().is_none();
     Ok(HostPool { directory, marker, inherited: mount.flags(), is_whole, is_xfs, is_enforced, shares_blocks })
 }
 

@@ -6,6 +6,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::host::Host;
 use super::jail::Jail;
+use super::marker;
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::TRIAL;
@@ -73,14 +74,8 @@ fn take_away(inside: &OwnedFd) -> SysResult<()> {
             return Ok(());
         }
         let is_tmpfs = rustix::fs::fstatfs(&entry).by("fstatfs")?.f_type == TMPFS;
-        let mut is_trial = is_tmpfs && status.uid == 0 && status.mode & 0o7777 == 0o700;
-        if is_trial {
-            file::each_entry(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, |_| {
-                is_trial = false;
-                Ok(())
-            })?;
-        }
-        if !is_trial {
+        let is_trial = is_tmpfs && status.uid == 0 && status.mode & 0o7777 == 0o700;
+        if !is_trial || !marker::is_empty(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, c"")? {
             return Err(SysError::of(Errno::EXIST));
         }
         drop(entry);

@@ -19,8 +19,8 @@ pub fn welcome(config: &Config, state: &State) -> Result<Welcome, Refusal> {
         .map(|directory| PublishDirectory { name: directory.name.clone(), host_path: directory.host_path.clone() })
         .collect();
     let pools: Vec<_> = state.pools.iter().map(|served| pool(served)).collect();
-    let path =
-        |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    let is_long = publish.iter().any(|directory| directory.host_path.as_str().len() >= Text::MAX_LENGTH);
+    let path = |path: &Option<PathBuf>| path.iter().map(|path| path.to_string_lossy()).collect::<String>();
     let welcome = Welcome {
         version: bulkhead_protocol::HIGHEST_VERSION,
         release: Text::new(env!("CARGO_PKG_VERSION")),
@@ -31,10 +31,8 @@ pub fn welcome(config: &Config, state: &State) -> Result<Welcome, Refusal> {
             .map_err(|error| Why::Configuration.because(format!("publish directories: {error}")))?,
         pools: UpTo::try_from(pools).map_err(|error| Why::Configuration.because(format!("pools: {error}")))?,
     };
-    let long =
-        state.publish_directories.iter().find(|directory| directory.host_path.as_str().len() >= Text::MAX_LENGTH);
     let encoded = bulkhead_protocol::encode(&Ok::<_, bulkhead_protocol::Error>(&welcome));
-    if long.is_some() || encoded.is_err() {
+    if is_long || encoded.is_err() {
         return Err(Why::Configuration.because(
             "the names and paths of pools and publish directories are too long for one packet; shorten them",
         ));

@@ -17,6 +17,9 @@ use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult};
 
+/// What the kernel says of a project where no quotas are counted.
+const NO_QUOTAS: [Errno; 4] = [Errno::NOSYS, Errno::SRCH, Errno::OPNOTSUPP, Errno::INVAL];
+
 /// What an entry of a pool with a volume's name turns out to be.
 enum Found {
     Live,
@@ -178,22 +181,19 @@ impl Recovery {
     ) -> Result<Option<ProjectId>, Refusal> {
         let project = layout::project_of(directory).map_err(|error| error.to_string())?;
         let remedy = "it was copied, or made with quota=none; stop the helper, then run bulkhead-setup requota";
-        match project {
-            None if pool.has_quotas() => {
-                Err(Why::InProject.because(format!("it has no project id, so nothing would limit it: {remedy}")))
-            }
-            Some(own) if pool.has_quotas() => {
-                let Some(other) = self.projects.insert((served.place.device, own), id.clone()) else {
-                    return Ok(project);
-                };
-                let shared_with = |id: &VolumeId| {
-                    Why::InProject.because(format!("it shares its project id {} with volume {id}: {remedy}", own.0))
-                };
-                self.refuse(pool, &other, &shared_with(id));
-                Err(shared_with(&other))
-            }
-            _ => Ok(project),
+        if !pool.has_quotas() {
+            return Ok(project);
         }
+        let none = || Why::InProject.because(format!("it has no project id, so nothing would limit it: {remedy}"));
+        let own = project.ok_or_else(none)?;
+        if let Some(other) = self.projects.insert((served.place.device, own), id.clone()) {
+            let shared_with = |id: &VolumeId| {
+                Why::InProject.because(format!("it shares its project id {} with volume {id}: {remedy}", own.0))
+            };
+            self.refuse(pool, &other, &shared_with(id));
+            return Err(shared_with(&other));
+        }
+        Ok(project)
     }
 }
 
@@ -227,12 +227,7 @@ fn restore_quota(
             log::warning!("a volume's quota is reset to what it should be volume={id}");
             served.filesystem.set_quota(project, wanted)
         }
-        // There are no quotas.
-        Err(SysError { errno: Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL, .. })
-            if !pool.has_quotas() =>
-        {
-            Ok(())
-        }
+        Err(error) if !pool.has_quotas() && NO_QUOTAS.contains(&error.errno) => Ok(()),
         Err(error) => Err(error),
     }
 }

@@ -1,21 +1,27 @@
-//! A second helper with pools of its own is started by mistake with the socket path of the first.
+//! A second helper beside the first: with the first one's socket, with pools of its own, and with a pool of the first.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::cases;
 use bulkhead_tests::commands::refusal;
+use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, bind, create, create_in, delete, directory_spec, unbind};
-use bulkhead_tests::pool::Pool;
+use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::program;
 
 cases! {
     a_second_helper_with_other_pools_takes_no_name_from_the_first: Bare,
     two_helpers_with_pools_of_their_own_serve_beside_each_other: Bare,
+    a_pool_is_served_once_another_helper_has_ended: Bare,
+    a_name_that_is_released_makes_no_helper_restart: Bare,
 }
 
 fn a_second_helper_with_other_pools_takes_no_name_from_the_first(rig: &mut Rig) -> Result<()> {
@@ -51,4 +57,57 @@ fn two_helpers_with_pools_of_their_own_serve_beside_each_other(rig: &mut Rig) ->
         client.ask_all([bind(id, id), unbind(id, id), delete(id)])?;
     }
     other.stop()
+}
+
+/// The helper that waits serves its other pools meanwhile, and the pool can be unmounted.
+fn a_pool_is_served_once_another_helper_has_ended(rig: &mut Rig) -> Result<()> {
+    let mut other = AnotherHelper::start(rig)?;
+    rig.add_pool("default")?;
+    rig.pools.push(other.pool.clone());
+    let in_other = create_in("other", "vol-o", directory_spec(1 << 20));
+    let helper = waiting(rig, &in_other)?;
+    let second_mount = rig.work().join("second-mount");
+    fs::create_dir(&second_mount)?;
+    for _ in 0..20 {
+        run(Command::new("mount").arg("--bind").arg(&other.pool.directory).arg(&second_mount))?;
+        run(Command::new("umount").arg(&second_mount))?;
+        sleep(Duration::from_millis(100));
+    }
+    helper.ask_all([create("vol-a", directory_spec(1 << 20)), delete("vol-a")])?;
+    other.kill()?;
+    let ended = rig.end_of_helper(rig.patience(Duration::from_secs(10)))?;
+    ensure!(ended.success(), "it ended with {ended}");
+    rig.started_helper()?.ask_all([in_other, delete("vol-o")])?;
+    rig.kill_helper()?;
+    rig.pools.pop();
+    other.launch()?;
+    other.stop()
+}
+
+/// Others than root can have the name that a helper takes for a filesystem: nobody waits for that.
+fn a_name_that_is_released_makes_no_helper_restart(rig: &mut Rig) -> Result<()> {
+    let mut other = AnotherHelper::start(rig)?;
+    rig.add_pool("default")?;
+    rig.pools.push(Pool::plain(&other.pool.directory.join("beside"), "beside")?);
+    let beside = create_in("beside", "vol-o", directory_spec(1 << 20));
+    let helper = waiting(rig, &beside)?;
+    other.kill()?;
+    sleep(Duration::from_secs(3));
+    denied(helper.request(&beside)?, ErrorKind::PoolBroken, "another helper")?;
+    rig.restarted_helper()?.ask_all([beside, delete("vol-o")])?;
+    rig.kill_helper()?;
+    rig.pools.pop();
+    other.launch()?;
+    other.stop()
+}
+
+/// Starts the helper, one of whose pools is refused as long as another helper serves.
+fn waiting(rig: &mut Rig, refused: &Request) -> Result<HelperClient> {
+    let helper = rig.started_helper()?;
+    for _ in 0..3 {
+        denied(helper.request(refused)?, ErrorKind::PoolBroken, "another helper")?;
+        helper.ask_all([create("vol-a", directory_spec(1 << 20)), delete("vol-a")])?;
+        sleep(Duration::from_secs(1));
+    }
+    Ok(helper)
 }
