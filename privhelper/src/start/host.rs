@@ -125,8 +125,9 @@ fn refuse_copies(pools: &mut [Candidate<HostPool>]) {
     }
 }
 
-/// Marks the new pools, waits until no other helper serves any, and keeps others from their filesystems: two helpers
-/// would promise the room on one twice. Failures are put in the pool's own entry.
+/// Marks the new pools, gives other helpers two seconds to release theirs, and keeps them from the filesystems: two helpers
+/// would promise the room on one twice. Failures are put in the pool's own entry. A child goes on waiting for a pool that
+/// is locked by then.
 pub fn mark_and_wait(host: &mut Host) {
     for pool in &mut host.pools {
         if let Ok(found) = &mut pool.state
@@ -153,18 +154,21 @@ fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims
     let device = file::status(directory).map_err(cannot)?.id.device;
     if let Entry::Vacant(entry) = claims.entry(device) {
         entry.insert(claim(device).map_err(|error| match error.errno {
-            // Users other than root can have the name, and would make helpers restart if they waited for it.
-            Errno::ADDRINUSE => Why::Configuration.because("another helper serves a pool on the same filesystem, and the two would promise its room twice; serve both pools with one helper"),
+            // A helper that starts has the name before the pool. Nobody waits for the name itself: users other than root can
+            // have it, and would make helpers restart.
+            Errno::ADDRINUSE => marker::claim(directory, config).err().unwrap_or_else(|| {
+                Why::Configuration.because("another helper serves a pool on the same filesystem, and the two would promise its room twice; serve both pools with one helper")
+            }),
             _ => format!("cannot keep other helpers from its filesystem: {error}").into(),
         })?);
     }
     Ok(())
 }
 
-/// Returns whether a second later another helper serves the pool in a directory of the host. The host cannot unmount what
-/// is open, so its marker is for no longer than that takes.
+/// Returns whether another helper serves the pool in a directory of the host, three seconds from now. The marker is open
+/// for a moment only: while it is, the host cannot unmount the pool.
 fn is_served(directory: &Path) -> bool {
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(3));
     let marker = file::open_at_start(&directory.join(MARKER), OFlags::RDONLY);
     marker.is_ok_and(|marker| flock(marker, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN))
 }

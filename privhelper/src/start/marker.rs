@@ -101,7 +101,7 @@ pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, Refusal>
     let marker = file::open(directory, MARKER, OFlags::RDONLY);
     match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
         Err(SysError { errno: Errno::AGAIN, .. }) => Err(Why::InUse.because(format!(
-            "{path} is served by another helper; stop that one's socket, then that one, and this one serves it within seconds"
+            "{path} is served by another helper; stop that one, its socket first, and this one takes over within seconds"
         ))),
         marker => marker.map_err(|error| format!("cannot lock {path}/{MARKER}: {error}").into()),
     }

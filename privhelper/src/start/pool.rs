@@ -29,7 +29,7 @@ pub struct Candidate<T> {
     pub volumes: Vec<VolumeId>,
     /// The uuid in its marker, as far as that could be read.
     pub uuid: Option<String>,
-    /// The connection to a process that waits for its filesystem to answer.
+    /// The connection to a process that waits for its filesystem to answer, or for another helper to release it.
     pub waiting: Option<OwnedFd>,
 }
 

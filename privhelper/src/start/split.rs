@@ -13,7 +13,7 @@ use super::privileges;
 use super::recover::SplitPool;
 use super::refusal::Refusal;
 use crate::state::{Mounting, PoolConfig};
-use crate::sys::{Errno, Error as SysError, process, socket};
+use crate::sys::{process, socket};
 use crate::{emptier, log, mounter};
 
 /// Forks an emptier for each pool that is to be served, and a mounter if the pool is configured for filesystems in images.
@@ -49,12 +49,8 @@ pub fn split(
 fn fork(name: &str, live: impl FnOnce(&OwnedFd) -> Result<(), Refusal>) -> Result<OwnedFd, Refusal> {
     let (line, other) =
         socket::pair().map_err(|error| format!("cannot create the socket pair for the {name}: {error}"))?;
-    match process::fork() {
-        Ok(false) => return Ok(line),
-        Ok(true) => {}
-        // This is the child. Its parent has exited and has said why.
-        Err(SysError { errno: Errno::SRCH, .. }) => std::process::exit(1),
-        Err(error) => return Err(format!("cannot fork the {name}: {error}").into()),
+    if !process::fork().map_err(|error| format!("cannot fork the {name}: {error}"))? {
+        return Ok(line);
     }
     let result = live(&other);
     // The server ends with it, even if nobody reads its last words.

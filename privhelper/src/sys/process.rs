@@ -25,17 +25,17 @@ fn unshare(flags: CloneFlags) -> Result<()> {
     nix::sched::unshare(flags).map_err(|errno| Errno::from_raw_os_error(errno as i32)).by("unshare")
 }
 
-/// Splits the process in two; `true` in the child, which dies with its parent.
+/// Splits the process in two; `true` in the child, which dies with its parent, even if that dies at once.
 pub fn fork() -> Result<bool> {
     let parent = rustix::process::getpid();
     // SAFETY: the process has a single thread, so the child's copy of memory contains no lock held by another thread.
     match unsafe { nix::unistd::fork() } {
         Ok(ForkResult::Parent { .. }) => Ok(false),
         Ok(ForkResult::Child) => {
-            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-                .by("PR_SET_PDEATHSIG")?;
+            let tied = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
             // The parent may have died before the signal was requested.
-            if rustix::process::getppid() == Some(parent) { Ok(true) } else { Err(Error::of(Errno::SRCH)) }
+            let is_tied = tied.is_ok() && rustix::process::getppid() == Some(parent);
+            if is_tied { Ok(true) } else { std::process::exit(1) }
         }
         Err(errno) => Err(Errno::from_raw_os_error(errno as i32)).by("clone"),
     }

@@ -12,8 +12,9 @@ use serde_json::Value;
 const UNREACHED: Duration = Duration::from_secs(60);
 /// What kubectl says when a command was not run.
 const NOT_RUN: [&str; 2] = ["error dialing backend", "TLS handshake timeout"];
-/// What it says when nobody knows whether the command was run.
+/// What it says when nobody knows whether the command was run, and those that may be run twice.
 const UNKNOWN: [&str; 2] = ["etcdserver: request timed out", "unable to return a response in the time allotted"];
+const REPEATABLE: [&str; 2] = ["apply", "get"];
 
 /// kubectl with an administrator's credentials.
 #[derive(Clone, Debug)]
@@ -37,9 +38,10 @@ impl Kubectl {
         self.run_with(arguments, "")
     }
 
-    /// Runs it again for a while if the machine is so busy that nobody answers in time. Nothing is run twice in a pod.
+    /// Runs it again for a while if the machine is so busy that nobody answers in time.
     fn run_with(&self, arguments: &[&str], input: &str) -> Result<String> {
-        let unknown: &[&str] = if arguments.contains(&"exec") { &[] } else { &UNKNOWN };
+        let is_repeatable = arguments.iter().any(|argument| REPEATABLE.contains(argument));
+        let unknown: &[&str] = if is_repeatable { &UNKNOWN } else { &[] };
         let passes = |error: &str| NOT_RUN.iter().chain(unknown).any(|part| error.contains(part));
         let end = Instant::now() + UNREACHED;
         loop {

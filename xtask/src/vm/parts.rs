@@ -1,4 +1,4 @@
-//! Everything that a machine is started from, the first time and after each power cut.
+//! Everything that a machine is started from, the first time, and after each reboot and power cut.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
