@@ -28,18 +28,26 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
     let (volume, served) = held.existing(Kind::Filesystem)?;
     // Before anything is grown.
     mounting(&held, served)?;
-    check_growth(held.id, &held.open_content(OFlags::RDONLY)?, volume.record.spec.size, size)?;
-    // A filesystem that has shut down, or cannot be reached, says so before its image is grown.
-    let device = if volume.published.is_empty() { None } else { Some(mount(&mut held)?) };
+    let image = held.open_content(OFlags::RDONLY)?;
+    check_growth(held.id, &image, volume.record.spec.size, size)?;
+    if !volume.published.is_empty() {
+        // A filesystem that has shut down, or cannot be reached, says so before its image is grown.
+        mount(&mut held)?;
+    }
+    let (id, (volume, _)) = (held.id, held.existing(Kind::Filesystem)?);
+    let root = root(volume).map_err(|error| cannot_grow(id, error))?;
+    if let Some(root) = root.as_ref().filter(|_| !is_grown(&image, size)) {
+        // One that its pod has frozen would keep a growth waiting.
+        settle(&image, root).map_err(|error| cannot_grow(id, error))?;
+    }
     let reply = grow_image(&mut held, Kind::Filesystem, size)?;
-    let (volume, served) = held.existing(Kind::Filesystem)?;
+    let (volume, _) = held.existing(Kind::Filesystem)?;
     let grown = || -> SysResult<()> {
-        let Some(device) = device.or(volume.device) else { return Ok(()) };
+        let Some(device) = volume.device else { return Ok(()) };
         held.state.loops.refresh(device.number, volume.content)?;
-        let root = served.mounting.as_ref().map(|mounting| mounting.root(device.number)).transpose()?.flatten();
-        root.map_or(Ok(()), |root| grow(&root, volume.record.spec.size))
+        root.map_or(Ok(()), |root| grow(&image, &root, volume.record.spec.size))
     };
-    grown().map_err(|error| failed("grow the filesystem of volume", held.id, error))?;
+    grown().map_err(|error| cannot_grow(id, error))?;
     Ok(reply)
 }
 
@@ -101,21 +109,25 @@ pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
     })
 }
 
-/// Mounts the filesystems that an earlier helper has left mounted once more: this finds the same ones.
+/// Mounts the filesystems that an earlier helper has left mounted once more: this finds the same ones. Those that it has left
+/// frozen are thawed.
 pub fn take_over_filesystems(state: &State) {
-    let is_left = |volume: &Volume| !volume.published.is_empty() || volume.seen_elsewhere;
-    let left = state.volumes.page(None, usize::MAX, |id, volume| {
-        (volume.kind() == Kind::Filesystem && is_left(volume)).then(|| id.clone())
-    });
-    for id in left {
+    let is_attached = |volume: &Volume| volume.kind() == Kind::Filesystem && volume.device.is_some();
+    let attached = state.volumes.page(None, usize::MAX, |id, volume| is_attached(volume).then(|| id.clone()));
+    for id in attached {
         // A request that has it by now mounts it if need be.
         let Ok(mut held) = state.hold(&id) else { continue };
-        let found = held.known().and_then(|volume| Some((volume.pool.clone(), volume.device?.number)));
-        let Some((pool, number)) = found else { continue };
-        let Ok(Served { mounting: Some(mounting), .. }) = &pool.state else { continue };
-        let keep = || match mounting.keeps(number)? {
-            true => Ok(()),
-            false => mounting.make(number).and_then(|mount| mounting.keep(number, &mount)),
+        let Some((volume, device)) = held.known().and_then(|volume| Some((volume, volume.device?))) else { continue };
+        let is_left = !volume.published.is_empty() || volume.seen_elsewhere;
+        let (pool, image) = (volume.pool.clone(), held.open_content(OFlags::RDONLY));
+        let (Ok(Served { mounting: Some(mounting), .. }), Ok(image)) = (&pool.state, image) else { continue };
+        let keep = || {
+            if mounting.keeps(device.number)? || !is_left && !layout::is_noted_frozen(&image)? {
+                return Ok(());
+            }
+            let mount = mounting.make(device.number)?;
+            thaw_left(&image, &mount)?;
+            if is_left { mounting.keep(device.number, &mount) } else { Ok(()) }
         };
         if let Err(error) = keep() {
             log::warning!(
@@ -149,18 +161,16 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
         None => attach(held, BlockSize::B4096, false)?,
     };
     let content = held.known().map(|volume| volume.content);
-    let size = template::size(&held.open_content(OFlags::RDONLY)?);
+    let image = held.open_content(OFlags::RDONLY)?;
     let mounted = || -> SysResult<()> {
         // The image may have grown since.
         content.map_or(Ok(()), |image| held.state.loops.refresh(device.number, image))?;
         let mount = mounting.make(device.number)?;
+        thaw_left(&image, &mount)?;
         // Whatever was interrupted in the filesystem's life before is made up for now. What needs nothing is not changed: a
         // pod may have left it frozen, and nobody can thaw it before it is published.
         if !is_published {
-            // What is too little for a group of its own (`XFS_MIN_AG_BLOCKS`, 64 blocks) stays unused for ever.
-            if spec.size.get().saturating_sub(size?) >= 64 * 4096 {
-                grow(&mount, spec.size)?;
-            }
+            grow(&image, &mount, spec.size)?;
             prepare(&mount, Mode::from_raw_mode(mode.get().into()))?;
         }
         mounting.keep(device.number, &mount)
@@ -189,8 +199,13 @@ fn mounted_before(held: &mut Held<'_>, mounting: &Mounting, is_published: bool) 
         return detach(held).map(|()| None);
     };
     record_numbers(held)?;
-    match mounting.root(device.number).map_err(|error| cannot_mount(id, error))?.map(file::status) {
-        Some(Ok(_)) => Ok(Some(device)),
+    let root = mounting.root(device.number).map_err(|error| cannot_mount(id, error))?;
+    match root.as_ref().map(file::status) {
+        Some(Ok(_)) => {
+            let (image, root) = (held.open_content(OFlags::RDONLY)?, root);
+            let thawed = root.map_or(Ok(()), |root| thaw_left(&image, &root));
+            thawed.map(|()| Some(device)).map_err(|error| cannot_mount(id, error))
+        }
         Some(Err(error)) if is_published => Err(Error::new(
             ErrorKind::Io(error.errno.raw_os_error()),
             format!(
@@ -211,11 +226,72 @@ fn cannot_mount(id: &VolumeId, error: SysError) -> Error {
     Error { kind, ..error }
 }
 
-/// Makes a filesystem, given a descriptor of its root, as large as its image.
-fn grow(root: &OwnedFd, size: Bytes) -> SysResult<()> {
+fn cannot_grow(id: &VolumeId, error: SysError) -> Error {
+    match error.errno {
+        Errno::BUSY => busy(format!(
+            "volume {id} cannot grow while its filesystem is frozen; whoever froze it has to thaw it (fsfreeze --unfreeze)"
+        )),
+        _ => failed("grow the filesystem of volume", id, error),
+    }
+}
+
+/// Returns whether the filesystem in an image takes so many bytes already, as its superblock says in the image itself. What is
+/// too little for a group of its own (`XFS_MIN_AG_BLOCKS`, 64 blocks) stays unused for ever.
+fn is_grown(image: &OwnedFd, size: Bytes) -> bool {
+    template::size(image).is_ok_and(|found| size.get().saturating_sub(found) < 64 * 4096)
+}
+
+/// Makes a filesystem, given a descriptor of its root, as large as its image, in which it is then complete.
+fn grow(image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
+    if is_grown(image, size) {
+        return Ok(());
+    }
+    {
+        let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        xfs::grow(&root, size.get())?;
+    }
+    settle(image, root)
+}
+
+/// Brings to its image all that the kernel has of a mounted filesystem, the superblock too: until then the image, or a copy of
+/// it, cannot be mounted after a crash if the log tells of groups that the superblock does not have (seen on Linux 6.18).
+///
+/// # Errors
+/// `BUSY` when it is frozen: its pod may leave it so for ever.
+fn settle(image: &OwnedFd, root: &OwnedFd) -> SysResult<()> {
+    thaw_left(image, root)?;
     let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    xfs::grow(&root, size.get())
+    layout::note_frozen(image, true)?;
+    let frozen = {
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        xfs::freeze(&root)
+    };
+    match frozen {
+        Ok(()) => thaw(image, &root),
+        Err(error) => layout::note_frozen(image, false).and(Err(error)),
+    }
+}
+
+/// Thaws a filesystem, given a descriptor of its root, if a helper that was killed, or that met an error, has left it frozen.
+fn thaw_left(image: &OwnedFd, root: &OwnedFd) -> SysResult<()> {
+    if !layout::is_noted_frozen(image)? {
+        return Ok(());
+    }
+    thaw(image, &file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?)
+}
+
+/// Thaws a filesystem. While that fails, whoever writes to it waits.
+fn thaw(image: &OwnedFd, root: &OwnedFd) -> SysResult<()> {
+    let thaw_once = || {
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        xfs::thaw(root)
+    };
+    match thaw_once().or_else(|_| thaw_once()) {
+        // It is not frozen.
+        Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => layout::note_frozen(image, false),
+        failed => failed,
+    }
 }
 
 /// Makes the directory that is published in a filesystem, unless it is there.

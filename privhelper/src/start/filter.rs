@@ -183,6 +183,8 @@ pub const SERVER: &[Row] = &[
     Row(&[libc::SYS_fstatfs], &[], "space on a filesystem"),
     Row(&[libc::SYS_pwrite64], &[], "the beginning of a filesystem in a fresh image"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GROW)], "a filesystem in an image that has grown"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::FREEZE)], "what is in the kernel's memory of it is brought to the image"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::THAW)], "and it goes on"),
     Row(&[libc::SYS_rt_sigtimedwait], &[], "waiting to be asked to end"),
     Row(&[libc::SYS_read, libc::SYS_fgetxattr], &[], "the kubelet's record; whose a volume is"),
     Row(&[libc::SYS_pread64], &[], "the host's mount table"),

@@ -39,6 +39,8 @@ const JOURNAL_ATTRIBUTE: &str = "trusted.bulkhead.journal";
 const NUMBERS_ATTRIBUTE: &str = "trusted.bulkhead.numbers";
 /// See [`mark_filesystem`].
 const FILESYSTEM_ATTRIBUTE: &str = "trusted.bulkhead.filesystem";
+/// See [`note_frozen`].
+const FROZEN: &[u8] = b"2";
 /// See [`write_origin`].
 const ORIGIN_ATTRIBUTE: &str = "trusted.bulkhead.origin";
 /// The first byte of a record: `USED` if the volume may hold data, `UNUSED` if it was never published. A helper that
@@ -193,6 +195,17 @@ pub fn mark_filesystem(image: impl AsFd) -> SysResult<()> {
 /// Returns whether an image is marked as one in which a filesystem was made.
 pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
     attribute(image, FILESYSTEM_ATTRIBUTE, &mut [0; 1]).map(|value| value.is_some())
+}
+
+/// Notes in the mark of an image that a helper is about to freeze the filesystem in it, or that it has thawed it: one that
+/// is killed in between leaves it frozen.
+pub fn note_frozen(image: impl AsFd, is_frozen: bool) -> SysResult<()> {
+    set_attribute(image, FILESYSTEM_ATTRIBUTE, if is_frozen { FROZEN } else { b"1" })
+}
+
+/// Returns whether a helper may have left the filesystem in an image frozen.
+pub fn is_noted_frozen(image: impl AsFd) -> SysResult<bool> {
+    attribute(image, FILESYSTEM_ATTRIBUTE, &mut [0; 1]).map(|value| value == Some(FROZEN))
 }
 
 /// Records in a volume's directory what the volume is a copy of.

@@ -22,6 +22,11 @@ const INODES: u32 = 25;
 /// `XFS_IOC_FSGROWFSDATA` (ioctl_xfs_fsgrowfs(2)), the same on every architecture that Bulkhead is built for.
 pub const GROW: u32 = 0x4010_586e;
 
+/// `FIFREEZE` and `FITHAW` (ioctl_fs.h; fsfreeze(8)), the same on every architecture that Bulkhead is built for.
+pub const FREEZE: u32 = 0xc004_5877;
+/// See [`FREEZE`].
+pub const THAW: u32 = 0xc004_5878;
+
 /// `XFS_IOC_FSGEOMETRY` (ioctl_xfs_fsgeometry(2), Linux 5.2), and where its flags are in the 64 words that it fills in.
 const GEOMETRY: (u32, usize) = (0x8100_587e, 23);
 /// `XFS_FSOP_GEOM_FLAGS_REFLINK`: files can share blocks.
@@ -68,4 +73,23 @@ pub fn grow(directory: &OwnedFd, size: u64) -> Result<()> {
     let growth = Growth { blocks: size / BLOCK, inodes: INODES, padding: 0 };
     // SAFETY: the kernel reads one `struct xfs_growfs_data` from `growth`, which outlives the call.
     checked(unsafe { libc::ioctl(raw_fd(directory), GROW as Request, &raw const growth) }, "XFS_IOC_FSGROWFSDATA")
+}
+
+/// Stops all writes to a mounted filesystem, of which a directory is open for reading, and brings everything to its device
+/// that the kernel has of it. Needs CAP_SYS_ADMIN.
+///
+/// # Errors
+/// `BUSY` when it is frozen already.
+pub fn freeze(directory: &OwnedFd) -> Result<()> {
+    // SAFETY: the kernel takes no argument of this command.
+    checked(unsafe { libc::ioctl(raw_fd(directory), FREEZE as Request, 0) }, "FIFREEZE")
+}
+
+/// Lets a filesystem that is frozen be written to again. Needs CAP_SYS_ADMIN.
+///
+/// # Errors
+/// `INVAL` when it is not frozen.
+pub fn thaw(directory: &OwnedFd) -> Result<()> {
+    // SAFETY: the kernel takes no argument of this command.
+    checked(unsafe { libc::ioctl(raw_fd(directory), THAW as Request, 0) }, "FITHAW")
 }

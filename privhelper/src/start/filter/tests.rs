@@ -237,8 +237,8 @@ fn only_nodes_of_the_helpers_own_loop_devices_are_made() {
 #[test]
 fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbours() {
     let both = [0x801c_581f, 0x401c_5820];
-    // The last is XFS_IOC_FSGROWFSDATA.
-    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x125d, 0x4010_586e];
+    // The last are XFS_IOC_FSGROWFSDATA, FIFREEZE and FITHAW.
+    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x125d, 0x4010_586e, 0xc004_5877, 0xc004_5878];
     for request in both {
         assert!(server(libc::SYS_ioctl, &[3, request]) && emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }

@@ -12,6 +12,7 @@ use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::RunOptions;
 
 mod answers;
+mod crashes;
 mod damage;
 mod forged;
 mod held;
@@ -25,6 +26,7 @@ mod restarts;
 pub fn cases() -> Vec<Case> {
     [
         answers::cases(),
+        crashes::cases(),
         damage::cases(),
         forged::cases(),
         held::cases(),
