@@ -100,7 +100,9 @@ impl Mounting {
 
 /// Asks the mounter for a mount. Without an answer, nobody knows what comes with the next one.
 fn ask(mounter: &OwnedFd, number: u32) -> SysResult<OwnedFd> {
-    socket::send(mounter, &number.to_ne_bytes(), None)?;
+    if let Err(error) = socket::send(mounter, &number.to_ne_bytes(), None) {
+        end(&format!("it takes no request error={error}"));
+    }
     let mut answer = [0; 4];
     loop {
         match socket::receive_with_descriptor(mounter, &mut answer) {

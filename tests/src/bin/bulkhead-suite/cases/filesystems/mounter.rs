@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Condition, ErrorKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::processes;
@@ -20,6 +21,7 @@ cases! {
     a_mounter_that_is_taken_over_opens_and_places_nothing: Bare + Kernel,
     what_is_no_mount_of_the_device_is_not_placed: Bare + Kernel,
     a_helper_without_its_mounter_ends_and_is_started_anew: Bare + Kernel,
+    a_mounter_that_dies_at_a_request_makes_no_volume_unmountable: Bare,
     without_filesystems_there_is_no_mounter: Bare,
 }
 
@@ -159,6 +161,30 @@ fn a_helper_without_its_mounter_ends_and_is_started_anew(rig: &mut Rig) -> Resul
     processes::signal(pid, Signal::CONT)?;
     ensure!(waiting.is_answered(patience)?, "no answer");
     Ok(())
+}
+
+/// The helper ends with it. A request that comes first is not told of an error of the volume's.
+fn a_mounter_that_dies_at_a_request_makes_no_volume_unmountable(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    for round in 0..8 {
+        let (helper, server, mounter) = (rig.helper()?, rig.helper_pid()?, confined(rig)?);
+        processes::signal(server, Signal::STOP)?;
+        helper.send(&bulkhead_protocol::encode(&mount_filesystem("vol-a"))?)?;
+        processes::signal(mounter, Signal::KILL)?;
+        processes::signal(server, Signal::CONT)?;
+        // A connection that is reset is the end of the helper.
+        if let Ok(Some(answer)) = helper.receive() {
+            let answer: bulkhead_protocol::Response = bulkhead_protocol::decode(&answer)?;
+            let is_error = matches!(&answer, Err(error) if error.kind != ErrorKind::Busy);
+            ensure!(!is_error, "round {round}: {answer:?}");
+        }
+        rig.end_of_helper(rig.patience(Duration::from_secs(10)))?;
+        let usage = rig.started_helper()?.usage("vol-a", None)?;
+        ensure!(!matches!(usage.condition, Some(Condition::NotMountable { .. })), "round {round}: {usage:?}");
+    }
+    let helper = rig.helper()?;
+    helper.ask_all([mount_filesystem("vol-a"), unmount_filesystem("vol-a")])
 }
 
 fn without_filesystems_there_is_no_mounter(rig: &mut Rig) -> Result<()> {
