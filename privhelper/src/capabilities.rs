@@ -13,6 +13,15 @@ pub const EMPTIER: &[Capability] = &[CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LINUX_IMM
 /// What a mounter keeps: to mount.
 pub const MOUNTER: &[Capability] = &[CAP_SYS_ADMIN];
 
+/// What the child keeps that looks at a pool before it is served: to change an attribute of the marker; to reach it.
+pub const POOL_CHILD: &[Capability] = &[CAP_SYS_ADMIN, CAP_DAC_OVERRIDE];
+
+/// What the child keeps that waits for a pool which another helper serves: to reach it.
+pub const WAITING_CHILD: &[Capability] = &[CAP_DAC_OVERRIDE];
+
+/// What the child keeps that asks loop devices what they are bound to: to make their nodes.
+pub const DEVICE_CHILD: &[Capability] = &[CAP_MKNOD];
+
 /// What the background release of deleted volumes' quotas may raise.
 pub const RELEASE: &[Capability] = &[CAP_SYS_ADMIN];
 
@@ -76,6 +85,12 @@ mod tests {
             assert!(of(&request).iter().all(|capability| SERVER.contains(capability)), "{}", request.name());
         }
         assert!(RELEASE.iter().all(|capability| SERVER.contains(capability)));
+        for child in [POOL_CHILD, WAITING_CHILD, DEVICE_CHILD] {
+            assert!(
+                child.iter().all(|one| SERVER.contains(one) || EMPTIER.contains(one)),
+                "none has what no process keeps"
+            );
+        }
         assert!(!EMPTIER.iter().any(|capability| SERVER.contains(capability)), "the two processes share nothing");
     }
 }

@@ -42,11 +42,11 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     server::allow_descriptors(config.pools.len())?;
     let (listener, service_manager) = outside::take(config)?;
     let mut host = host::inspect(config, directory::open_or_make, true)?;
-    host::mark_and_wait(&mut host);
+    host::mark_and_wait(&mut host, config.on_violation);
     let mut jail = jail::enter(config, &host)?;
     let pools = jail::claim_pools(&mut jail, &mut host)?;
     proof::prove(&host, &jail)?;
-    let devices = recover::look_at_devices(&host, &jail)?;
+    let devices = recover::look_at_devices(&host, config.on_violation)?;
     // Neither does an emptier die of it, before this process has ended.
     let asked = SigSet::from(Signal::SIGTERM);
     asked.thread_block().map_err(|error| format!("cannot hold back SIGTERM: {error}"))?;

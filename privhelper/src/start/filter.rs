@@ -38,6 +38,8 @@ pub enum Process {
     Emptier,
     /// Mounts filesystems in images.
     Mounter,
+    /// Looks at what may hang, during the start.
+    Child,
 }
 
 /// Installs the filter on every thread of the calling process, forever, and asks the kernel whether it is in place.
@@ -68,6 +70,7 @@ fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, se
         Process::Server => (BOTH, SERVER),
         Process::Emptier => (BOTH, EMPTIER),
         Process::Mounter => (&[][..], MOUNTER),
+        Process::Child => (&[][..], CHILD),
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for Row(calls, conditions, _) in ALL.iter().chain(files).chain(own) {
@@ -256,6 +259,26 @@ pub const MOUNTER: &[Row] = &[
         &[Arg(1, Eq, FsMountFlags::FSMOUNT_CLOEXEC.bits()), Arg(2, Eq, xfs::FLAGS.bits())],
         "the mount, without setuid programs and device nodes",
     ),
+];
+
+/// What only a child of the start may call: it looks, and changes nothing but nodes in its own root and an attribute.
+pub const CHILD: &[Row] = &[
+    Row(
+        &[libc::SYS_openat],
+        &[Arg(2, masked((libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u32), 0)],
+        "a pool by the administrator's path, for reading",
+    ),
+    Row(&[libc::SYS_openat2, libc::SYS_read], &[], "its marker; a device"),
+    Row(&[libc::SYS_getdents64, libc::SYS_lseek], &[], "the names of its volumes"),
+    Row(&[libc::SYS_fsetxattr, libc::SYS_fsync], &[], "whether its filesystem can write"),
+    Row(&[libc::SYS_flock], &[], "whether another helper has it"),
+    Row(
+        &[libc::SYS_mknodat],
+        &[Arg(2, masked(libc::S_IFMT), libc::S_IFBLK), Arg(3, masked(OUR_NODES), 0x8000_0700)],
+        "nodes of loop devices whose numbers are the helpers' own",
+    ),
+    Row(&[libc::SYS_unlinkat], &[], "the same are removed"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_GET_STATUS64)], "what a device is bound to"),
 ];
 
 #[cfg(test)]

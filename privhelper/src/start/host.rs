@@ -11,11 +11,13 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
+use super::filter::OnViolation;
 use super::marker;
 use super::mounts::{self, Mounts};
-use super::patience;
+use super::patience::{self, Needs};
 use super::pool::{Candidate, HostPool};
 use super::refusal::{Refusal, Why};
+use crate::capabilities::WAITING_CHILD;
 use crate::log::shown;
 use crate::state::layout::MARKER;
 use crate::state::{PoolConfig, Way};
@@ -81,7 +83,8 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
     if max_part.is_ok_and(|value| !value.starts_with(b"0")) {
         return Err(Why::Kernel.because("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part"));
     }
-    let mut pools: Vec<_> = config.pools.iter().map(|pool| Candidate::inspect(pool, &mounts, writes)).collect();
+    let mut pools: Vec<_> =
+        config.pools.iter().map(|pool| Candidate::inspect(pool, &mounts, writes, config.on_violation)).collect();
     refuse_copies(&mut pools);
     let find = |role: Role, wanted: &Path| {
         let directory =
@@ -128,14 +131,15 @@ fn refuse_copies(pools: &mut [Candidate<HostPool>]) {
 /// Marks the new pools, gives other helpers two seconds to release theirs, and keeps them from the filesystems: two helpers
 /// would promise the room on one twice. Failures are put in the pool's own entry. A child goes on waiting for a pool that
 /// is locked by then.
-pub fn mark_and_wait(host: &mut Host) {
+pub fn mark_and_wait(host: &mut Host, on_violation: OnViolation) {
     for pool in &mut host.pools {
         if let Ok(found) = &mut pool.state
             && let Err(complaint) = mark_and_claim(&pool.config, found, &mut host.claims)
         {
             if complaint.why == Why::InUse {
                 let wait = |_: &OwnedFd| while is_served(&pool.config.directory) {};
-                let waits = patience::in_child(Duration::from_millis(1), None, wait, |_| ());
+                let needs = Needs { capabilities: WAITING_CHILD, root: None, on_violation };
+                let waits = patience::in_child(Duration::from_millis(1), needs, wait, |_| ());
                 pool.waiting = waits.ok().and_then(Result::err);
             }
             pool.state = Err(complaint);

@@ -48,7 +48,7 @@ pub struct JailedPool {
 }
 
 /// Where the device nodes are.
-const NODES: &str = "bulkhead-devices";
+pub const NODES: &str = "bulkhead-devices";
 /// Size, number of inodes and mode of the jail's root, which holds mount points only.
 const ROOT_LIMITS: (&str, &str, &str) = ("64k", "128", "0700");
 /// Size, number of inodes and mode of the directory of device nodes.
@@ -199,9 +199,17 @@ impl Jail {
     /// # Errors
     /// The kernel's error.
     pub fn enter_place_of(pool: &PoolConfig) -> SysResult<()> {
+        Self::enter_place(&mounting(pool))
+    }
+
+    /// Leaves only one place of the jail to another process, as its root, with namespaces of its own.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn enter_place(place: &str) -> SysResult<()> {
         process::own_namespaces()?;
         mount::make_all_private()?;
-        mount::pivot_to(&mounting(pool))
+        mount::pivot_to(place)
     }
 
     /// Leaves only one pool visible to a second process, in a mount namespace of its own, and opens it there.

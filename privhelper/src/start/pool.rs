@@ -8,10 +8,12 @@ use rustix::fs::{OFlags, StatVfsMountFlags};
 use serde::{Deserialize, Serialize};
 
 use super::directory::{Directory, Role};
+use super::filter::OnViolation;
 use super::marker::{self, Marker};
 use super::mounts::{Mounts, Position};
-use super::patience;
+use super::patience::{self, Needs};
 use super::refusal::{Refusal, Why};
+use crate::capabilities::POOL_CHILD;
 use crate::log::shown;
 use crate::state::PoolConfig;
 use crate::sys::mountinfo::Mount;
@@ -62,19 +64,20 @@ impl<T> Candidate<T> {
 
 impl Candidate<HostPool> {
     /// Looks at a pool of the configuration, and changes nothing.
-    pub fn inspect(config: &PoolConfig, mounts: &Mounts, writes: bool) -> Self {
+    pub fn inspect(config: &PoolConfig, mounts: &Mounts, writes: bool, on_violation: OnViolation) -> Self {
         let config = config.clone();
+        let needs = Needs { capabilities: POOL_CHILD, root: None, on_violation };
         let (mut volumes, mut uuid) = (Vec::new(), None);
         let recorded = |packet: &[u8]| match bulkhead_protocol::decode(packet) {
             Ok(Noted::Volume(id)) => volumes.push(id),
             Ok(Noted::Uuid(found)) => uuid = Some(found.as_str().to_owned()),
             Err(_) => {}
         };
-        let answers = patience::in_child(patience::LIMIT, None, |line| touch(&config, writes, line), recorded);
+        let answers = patience::in_child(patience::LIMIT, needs, |line| touch(&config, writes, line), recorded);
         let (state, waiting) = match answers {
             Ok(Ok(())) => (inspect(&config, mounts), None),
             Ok(Err(waiting)) => (Err(Why::Unanswering.because("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers")), Some(waiting)),
-            Err(error) => (Err(format!("cannot start a process that looks at it: {error}").into()), None),
+            Err(error) => (Err(format!("the process that looks at it fails: {error}").into()), None),
         };
         Self { config, state, volumes, uuid, waiting }
     }

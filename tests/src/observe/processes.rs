@@ -65,6 +65,22 @@ pub fn check_filtered(pid: impl Display) -> Result<()> {
     Ok(())
 }
 
+/// Checks that all children of a helper are confined: a filter, no way to gain anything, three capabilities at most, and
+/// one descriptor or two besides the standard ones.
+pub fn check_children(helper: i32) -> Result<()> {
+    let children = descendants(helper)?;
+    ensure!(!children.is_empty(), "it has no children");
+    for child in children {
+        let pid = child.pid;
+        check_filtered(pid).with_context(|| format!("{child:?}"))?;
+        let set = |key: &str| Ok::<_, anyhow::Error>(u64::from_str_radix(&status(pid, key)?, 16)?);
+        ensure!(set("CapBnd")? == 0 && status(pid, "NoNewPrivs")? == "1", "{child:?} can gain something");
+        ensure!(set("CapPrm")?.count_ones() <= 3, "{child:?} has {:x}", set("CapPrm")?);
+        ensure!(descriptors(pid)? <= 5, "{child:?} has {} descriptors", descriptors(pid)?);
+    }
+    Ok(())
+}
+
 /// The number of descriptors that a process has open.
 pub fn descriptors(pid: impl Display) -> Result<usize> {
     Ok(std::fs::read_dir(format!("/proc/{pid}/fd")).context("list a process's descriptors")?.count())

@@ -59,9 +59,13 @@ fn mounter(call: libc::c_long, arguments: &[u64]) -> bool {
     allows(Process::Mounter, call, arguments)
 }
 
+fn child(call: libc::c_long, arguments: &[u64]) -> bool {
+    allows(Process::Child, call, arguments)
+}
+
 #[test]
 fn all_filters_compile_and_stay_far_below_the_kernels_limit() {
-    for process in [Process::Server, Process::Emptier, Process::Mounter] {
+    for process in [Process::Server, Process::Emptier, Process::Mounter, Process::Child] {
         let program = compile(process, OnViolation::Kill).expect("the tables are well formed");
         assert!(program.len() < 1024, "{process:?}: {} instructions of at most 4096", program.len());
     }
@@ -69,7 +73,7 @@ fn all_filters_compile_and_stay_far_below_the_kernels_limit() {
 
 #[test]
 fn no_call_is_allowed_both_always_and_on_a_condition() {
-    for (files, own) in [(BOTH, SERVER), (BOTH, EMPTIER), (&[][..], MOUNTER)] {
+    for (files, own) in [(BOTH, SERVER), (BOTH, EMPTIER), (&[][..], MOUNTER), (&[][..], CHILD)] {
         let calls = |conditional: bool| -> Vec<libc::c_long> {
             let rows =
                 ALL.iter().chain(files).chain(own).filter(|Row(_, conditions, _)| conditions.is_empty() != conditional);
@@ -87,7 +91,7 @@ fn no_call_is_allowed_both_always_and_on_a_condition() {
 
 #[test]
 fn every_row_has_a_reason() {
-    for Row(calls, _, why) in [ALL, BOTH, SERVER, EMPTIER, MOUNTER].into_iter().flatten() {
+    for Row(calls, _, why) in [ALL, BOTH, SERVER, EMPTIER, MOUNTER, CHILD].into_iter().flatten() {
         assert!(why.len() > 3, "{calls:?}: {why:?}");
     }
 }
@@ -165,8 +169,42 @@ fn a_mounter_makes_mounts_of_one_kind_and_does_nothing_else() {
 }
 
 #[test]
+fn a_child_of_the_start_looks_and_changes_nothing() {
+    // O_DIRECTORY | O_CLOEXEC; then for writing, for both, making one, emptying one, without a name.
+    for (flags, allowed) in
+        [(0x9_0000, true), (1, false), (2, false), (0o100, false), (0o1000, false), (0o2_0200_002, false)]
+    {
+        assert_eq!(child(libc::SYS_openat, &[0, 0, flags]), allowed, "{flags:#o}");
+    }
+    for (mode, device, allowed) in [(0o060_600, 0x8000_0701, true), (0o060_600, 0x700, false), (0o100_600, 0, false)] {
+        assert_eq!(child(libc::SYS_mknodat, &[3, 0, mode, device]), allowed, "{mode:o} {device:#x}");
+    }
+    for (request, allowed) in [(0x4c05, true), (0x4c04, false), (0x4c01, false), (0x4c0a, false), (0x125d, false)] {
+        assert_eq!(child(libc::SYS_ioctl, &[3, request]), allowed, "{request:#x}");
+    }
+    for call in [
+        libc::SYS_mount,
+        libc::SYS_umount2,
+        libc::SYS_move_mount,
+        libc::SYS_open_tree,
+        libc::SYS_unshare,
+        libc::SYS_setns,
+        libc::SYS_execve,
+        libc::SYS_clone,
+        libc::SYS_renameat2,
+        libc::SYS_mkdirat,
+        libc::SYS_socket,
+        libc::SYS_fallocate,
+        libc::SYS_quotactl_fd,
+        libc::SYS_recvmsg,
+    ] {
+        assert!(!child(call, &[3, 1, 1, 1]), "{call}");
+    }
+}
+
+#[test]
 fn memory_is_never_executable_and_never_a_file() {
-    for process in [Process::Server, Process::Emptier, Process::Mounter] {
+    for process in [Process::Server, Process::Emptier, Process::Mounter, Process::Child] {
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             for (protection, allowed) in [(0, true), (1, true), (3, true), (4, false), (5, false), (7, false)] {
                 assert_eq!(allows(process, call, &[0, 4096, protection, 0x22]), allowed, "{call}, {protection}");
@@ -302,7 +340,7 @@ fn sockets_are_unix_sockets_and_descriptors_are_duplicated_with_close_on_exec() 
 
 #[test]
 fn only_standard_error_is_written_to_and_it_stays_open() {
-    for process in [Process::Server, Process::Emptier, Process::Mounter] {
+    for process in [Process::Server, Process::Emptier, Process::Mounter, Process::Child] {
         for (descriptor, written, closed) in [(0, false, false), (1, false, false), (2, true, false), (3, false, true)]
         {
             assert_eq!(allows(process, libc::SYS_write, &[descriptor]), written, "{descriptor}");
@@ -412,12 +450,14 @@ fn every_row_is_needed() {
         };
         needed.iter().any(|line| is_it(&line))
     };
-    let tables: [(&[&str], &[Row]); 5] = [
+    let tables: [(&[&str], &[Row]); 6] = [
         (&["server", "emptier"], ALL),
         (&["server", "emptier"], BOTH),
         (&["server"], SERVER),
         (&["emptier"], EMPTIER),
         (&["mounter"], MOUNTER),
+        // None of them is there when the operations are traced, and they do what the others do.
+        (&["server", "emptier"], CHILD),
     ];
     for (by, rows) in tables {
         for Row(calls, conditions, why) in rows {

@@ -8,11 +8,13 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Recovery;
+use crate::capabilities::DEVICE_CHILD;
 use crate::log;
+use crate::start::filter::OnViolation;
 use crate::start::host::Host;
-use crate::start::jail::Jail;
+use crate::start::jail::NODES;
 use crate::start::mounts::Mounts;
-use crate::start::patience;
+use crate::start::patience::{self, Needs};
 use crate::start::refusal::Refusal;
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::{self, OURS};
@@ -61,22 +63,24 @@ impl Devices {
 ///
 /// # Errors
 /// A sentence when that is not possible.
-pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, Refusal> {
+pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices, Refusal> {
     let mut numbers =
         list(&host.devices).map_err(|error| format!("cannot list the loop devices in /sys/block: {error}"))?;
     // Together, so that nobody can delay a start by many that do not answer.
+    let needs = Needs { capabilities: DEVICE_CHILD, root: Some(NODES), on_violation };
     let (mut devices, begun) = (Devices::default(), Instant::now());
     while let Some(first) = numbers.first().copied() {
         let ask = |line: &OwnedFd| {
+            let Ok(nodes) = file::open_at_start("/", OFlags::RDONLY | OFlags::DIRECTORY) else { return };
             for number in &numbers {
-                let answer = bulkhead_protocol::encode(&(*number, look(&jail.nodes.0, *number)));
+                let answer = bulkhead_protocol::encode(&(*number, look(&nodes, *number)));
                 let _ = answer.map(|packet| socket::send(line, &packet, None));
             }
         };
         let mut found = BTreeMap::new();
         let recorded = |packet: &[u8]| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet));
         let limit = patience::LIMIT.saturating_sub(begun.elapsed()).max(LEAST);
-        let asked = patience::in_child(limit, Some(jail.nodes.0.as_fd()), ask, recorded);
+        let asked = patience::in_child(limit, needs, ask, recorded);
         numbers.retain(|number| !found.contains_key(number));
         devices.found.append(&mut found);
         match asked.map_err(|error| format!("cannot look at loop devices: {error}"))? {

@@ -10,6 +10,7 @@ use bulkhead_tests::csi::v1::controller_client::ControllerClient;
 use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest};
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::PoolFilesystem;
 
@@ -129,6 +130,7 @@ fn a_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let helper = rig.restarted_helper()?;
     helper.check_serves("other")?;
+    processes::check_children(rig.helper_pid()?)?;
     for request in [unbind("vol-a", "a"), delete("vol-a"), create("vol-a", directory_spec(SIZE))] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, "is not served")?;
     }

@@ -74,6 +74,7 @@ fn a_pool_is_served_once_another_helper_has_ended(rig: &mut Rig) -> Result<()> {
     });
     let opened = opened.count();
     ensure!(opened < 5, "the pool was open {opened} times out of a hundred");
+    processes::check_children(rig.helper_pid()?)?;
     helper.ask_all([create("vol-a", directory_spec(1 << 20)), delete("vol-a")])?;
     other.kill()?;
     let ended = rig.end_of_helper(rig.patience(Duration::from_secs(10)))?;

@@ -11,13 +11,17 @@ use bulkhead_protocol::{Request, encode};
 use bulkhead_tests::attacker::spent_node;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
+
+use crate::cases::filesystems::{SIZE as FILESYSTEM, make_pool};
 
 cases! {
     a_spent_number_bound_to_a_file_that_fails_does_not_keep_the_helper_from_starting: Host,
     a_spent_number_bound_to_a_file_whose_server_is_gone_does_not_keep_the_helper_from_starting: Host,
     spent_numbers_bound_to_files_that_hang_do_not_keep_the_helper_from_starting: Host,
+    a_device_that_hangs_keeps_no_filesystem_mounted: Bare + Host,
     a_target_on_a_filesystem_that_hangs_keeps_no_thread: Host,
 }
 
@@ -45,6 +49,11 @@ impl Server {
 }
 
 fn starts_beside(rig: &mut Rig, mode: &str, number: usize) -> Result<()> {
+    start_beside(rig, mode, number, |_| Ok(()))
+}
+
+/// Starts the helper beside files that behave so, and does something with it.
+fn start_beside(rig: &mut Rig, mode: &str, number: usize, act: impl FnOnce(&mut Rig) -> Result<()>) -> Result<()> {
     let mut servers = Vec::new();
     let mut nodes = Vec::new();
     for index in 0..number {
@@ -56,6 +65,7 @@ fn starts_beside(rig: &mut Rig, mode: &str, number: usize) -> Result<()> {
     let begun = std::time::Instant::now();
     let started = rig.start_helper();
     println!("{number} {mode}: the start took {:?}: {started:?}", begun.elapsed());
+    let acted = if started.is_ok() { act(rig) } else { Ok(()) };
     for server in servers {
         server.end()?;
     }
@@ -75,7 +85,7 @@ fn starts_beside(rig: &mut Rig, mode: &str, number: usize) -> Result<()> {
         rig.await_end_of_helper(rig.patience(Duration::from_secs(20)))?;
         rig.start_helper()?;
     }
-    started
+    started.and(acted)
 }
 
 fn a_spent_number_bound_to_a_file_that_fails_does_not_keep_the_helper_from_starting(rig: &mut Rig) -> Result<()> {
@@ -90,6 +100,27 @@ fn a_spent_number_bound_to_a_file_whose_server_is_gone_does_not_keep_the_helper_
 
 fn spent_numbers_bound_to_files_that_hang_do_not_keep_the_helper_from_starting(rig: &mut Rig) -> Result<()> {
     starts_beside(rig, "hang", 3)
+}
+
+/// The child that looks at the device cannot be killed, and outlives the helper that mounts filesystems after that look.
+fn a_device_that_hangs_keeps_no_filesystem_mounted(rig: &mut Rig) -> Result<()> {
+    make_pool(rig, 4)?;
+    rig.start_helper()?;
+    start_beside(rig, "hang", 1, |rig| {
+        let helper = rig.helper()?;
+        processes::check_children(rig.helper_pid()?)?;
+        for id in ["vol-a", "vol-b"] {
+            helper.ask_all([create(id, filesystem_spec(FILESYSTEM)), mount_filesystem(id), bind(id, id)])?;
+        }
+        drop(helper);
+        let helper = rig.restarted_helper()?;
+        for id in ["vol-a", "vol-b"] {
+            helper.ask(&unbind(id, id))?;
+            helper.ask_patiently(&unmount_filesystem(id))?;
+            helper.ask(&delete(id))?;
+        }
+        Ok(())
+    })
 }
 
 /// Another driver's volume in a pod, whose filesystem the pod itself serves, as some drivers have it.
