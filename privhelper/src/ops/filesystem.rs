@@ -200,10 +200,10 @@ fn mounted_before(held: &mut Held<'_>, mounting: &Mounting, is_published: bool) 
     };
     record_numbers(held)?;
     let root = mounting.root(device.number).map_err(|error| cannot_mount(id, error))?;
-    match root.as_ref().map(file::status) {
-        Some(Ok(_)) => {
-            let (image, root) = (held.open_content(OFlags::RDONLY)?, root);
-            let thawed = root.map_or(Ok(()), |root| thaw_left(&image, &root));
+    // What is open keeps it from being unmounted.
+    match root.map(|root| file::status(&root).map(|_| root)) {
+        Some(Ok(root)) => {
+            let thawed = thaw_left(&held.open_content(OFlags::RDONLY)?, &root);
             thawed.map(|()| Some(device)).map_err(|error| cannot_mount(id, error))
         }
         Some(Err(error)) if is_published => Err(Error::new(

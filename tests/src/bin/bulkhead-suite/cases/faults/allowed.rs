@@ -37,7 +37,8 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
     rig.start_helper()?;
     let log = rig.work().join("calls");
     let server = rig.helper_pid()?;
-    let mounter = filesystems::mounter_of(server)?;
+    // It becomes another user only after it was started.
+    let mounter = rig.eventually(10, || filesystems::mounter_of(server))?;
     let others: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
     let tracer = Tracer::follow_processes(&[&others[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;
     do_everything(rig)?;

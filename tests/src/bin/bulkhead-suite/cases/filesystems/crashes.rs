@@ -13,6 +13,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
+use rustix::fs::XattrFlags;
 
 use super::{check_image, end, helper_flags, make_pool, make_pool_of};
 use crate::cases::attacks::frozen::Frozen;
@@ -41,10 +42,17 @@ fn published(rig: &mut Rig, ids: &[&str]) -> Result<HelperClient> {
     Ok(helper)
 }
 
+/// Writes files in ten directories, each of which the kernel places in a group of its own as long as there are any.
 fn write(rig: &Rig, name: &str, bytes: usize) -> Result<File> {
-    let mut file = File::create(rig.target("vol-a").join(name))?;
-    file.write_all(&vec![7; bytes])?;
-    Ok(file)
+    let directory = |number: u32| rig.target("vol-a").join(format!("{name}-{number}"));
+    let mut last = None;
+    for number in 0..10 {
+        fs::create_dir(directory(number))?;
+        let mut file = File::create(directory(number).join("file"))?;
+        file.write_all(&vec![7; bytes])?;
+        last = Some(file);
+    }
+    last.context("no file")
 }
 
 fn sync(rig: &Rig) -> Result<()> {
@@ -69,11 +77,13 @@ fn check_mounts(image: &Path, point: &Path) -> Result<()> {
 
 fn what_a_crash_catches_after_two_growths_can_be_mounted(rig: &mut Rig) -> Result<()> {
     let helper = published(rig, &["vol-a"])?;
-    sync(rig)?;
+    // Nothing is in its log.
+    helper.ask_all([unbind("vol-a", "vol-a"), unmount_filesystem("vol-a"), mount_filesystem("vol-a")])?;
+    helper.ask(&bind("vol-a", "vol-a"))?;
     for growth in 1..=2 {
         helper.ask(&grow_filesystem("vol-a", SMALLEST + growth * GROUP))?;
         check_crash(rig, "vol-a").with_context(|| format!("after growth {growth}"))?;
-        write(rig, &format!("file-{growth}"), 1 << 20)?;
+        write(rig, &format!("file-{growth}"), 64 << 10)?;
         check_crash(rig, "vol-a")?;
     }
     sync(rig)?;
@@ -128,36 +138,43 @@ impl Life {
             self.copies += 1;
         }
         // As a power cut leaves it: nothing but the log is written from now on.
-        write(rig, "last", 1 << 20)?.sync_all()?;
+        write(rig, "last", 64 << 10)?.sync_all()?;
         run(Command::new("xfs_io").args(["-x", "-c", "shutdown -f"]).arg(rig.target("vol-a")))?;
         check_crash(rig, "vol-a").with_context(|| format!("after {taken:?} and its end"))?;
         helper.ask_all([unbind("vol-a", "vol-a"), mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
-        ensure!(fs::read(rig.target("vol-a/last"))?.len() == 1 << 20, "what was synced is missing");
+        ensure!(fs::read(rig.target("vol-a/last-9/file"))?.len() == 64 << 10, "what was synced is missing");
         self.copies += 2;
         end(rig, helper, &["vol-a"])
     }
 
     fn step(&mut self, rig: &Rig, helper: &HelperClient, step: usize) -> Result<&'static str> {
         let name = format!("file-{step}");
-        Ok(match self.random.below(8) {
-            0..=2 if self.size < SMALLEST + 6 * GROUP => {
-                self.size += GROUP * (1 + self.random.below(2) as u64);
+        Ok(match self.random.below(10) {
+            0..=3 if self.size < SMALLEST + 6 * GROUP => {
+                self.size += GROUP;
                 helper.ask(&grow_filesystem("vol-a", self.size))?;
-                "a growth"
+                write(rig, &name, 4096 << self.random.below(6))?;
+                "a growth and a write"
             }
-            0..=3 => {
-                write(rig, &name, 4096 << self.random.below(10))?;
+            0..=4 => {
+                write(rig, &name, 4096 << self.random.below(6))?;
                 "a write"
             }
-            4 => {
-                write(rig, &name, 4096 << self.random.below(10))?.sync_all()?;
+            5 => {
+                write(rig, &name, 4096 << self.random.below(6))?.sync_all()?;
                 "a synced write"
             }
-            5 => {
+            6 => {
                 sync(rig)?;
                 "a sync"
             }
-            6 => {
+            7 => {
+                // Nothing is in the log.
+                helper.ask_all([unbind("vol-a", "vol-a"), unmount_filesystem("vol-a"), mount_filesystem("vol-a")])?;
+                helper.ask(&bind("vol-a", "vol-a"))?;
+                "a new mount"
+            }
+            8 => {
                 helper.ask(&create_snapshot("vol-a", "snap-1"))?;
                 self.mount_copy(rig, helper, "snap-1")?;
                 helper.ask(&delete_snapshot("snap-1"))?;
@@ -208,7 +225,8 @@ fn one_that_a_killed_helper_has_left_frozen_is_thawed(rig: &mut Rig) -> Result<(
     for id in ["vol-a", "vol-b", "vol-d"] {
         // The last is its pod's doing, and stays.
         if id != "vol-d" {
-            run(Command::new("setfattr").args(["-n", MARK, "-v", "2"]).arg(rig.pool().image(id)))?;
+            let image = File::open(rig.pool().image(id))?;
+            rustix::fs::fsetxattr(image, MARK, b"2", XattrFlags::empty())?;
         }
         run(Command::new("fsfreeze").arg("--freeze").arg(rig.target(id)))?;
     }
@@ -218,9 +236,9 @@ fn one_that_a_killed_helper_has_left_frozen_is_thawed(rig: &mut Rig) -> Result<(
     let helper = rig.helper()?;
     rig.eventually(10, || {
         for id in ["vol-a", "vol-b"] {
-            let mark =
-                Command::new("getfattr").args(["--only-values", "-n", MARK]).arg(rig.pool().image(id)).output()?;
-            ensure!(mark.stdout == b"1", "{id}: {mark:?}");
+            let mut mark = [0; 1];
+            rustix::fs::fgetxattr(File::open(rig.pool().image(id))?, MARK, &mut mark[..])?;
+            ensure!(&mark == b"1", "{id}: {mark:?}");
         }
         Ok(())
     })?;
