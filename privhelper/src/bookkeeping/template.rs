@@ -15,6 +15,9 @@ const TEMPLATES: [(u64, &[u8]); 3] = [
 /// What is written at once. The runs of a template lie together in a few places.
 const WINDOW: u64 = 64 << 10;
 
+/// How much of an image is looked at to find what a template has not written: eight times what one takes.
+const MOST_WRITTEN: u64 = 8 << 20;
+
 /// How many groups a filesystem may have: a mount reads each of them, and the kernel keeps something for it in memory.
 const MOST_GROUPS: u64 = 4096;
 /// The most bytes of a new one: as many of the largest groups.
@@ -40,23 +43,74 @@ pub fn of(size: u64) -> Option<&'static [u8]> {
     TEMPLATES.iter().find(|(least, _)| size >= *least).map(|(_, template)| *template)
 }
 
-/// Writes a template to an image that reads as zeros. It consists of runs of bytes: an offset (8 bytes, little end first), a
-/// length (4 bytes) and the bytes, in ascending order.
+/// The next of the runs of bytes of which a template consists: an offset (8 bytes, little end first), a length (4 bytes) and
+/// the bytes, in ascending order.
+fn next_run<'a>(template: &mut &'a [u8]) -> SysResult<Option<(u64, &'a [u8])>> {
+    let Some((offset, rest)) = template.split_first_chunk() else { return Ok(None) };
+    let (length, rest) = rest.split_first_chunk().ok_or(SysError::of(Errno::BADMSG))?;
+    let (bytes, rest) =
+        rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(SysError::of(Errno::BADMSG))?;
+    *template = rest;
+    Ok(Some((u64::from_le_bytes(*offset), bytes)))
+}
+
+/// Writes a template to an image that reads as zeros.
 pub fn write(image: &OwnedFd, mut template: &[u8]) -> SysResult<()> {
     let (mut begin, mut window) = (0, Vec::new());
-    while let Some((offset, rest)) = template.split_first_chunk() {
-        let (length, rest) = rest.split_first_chunk().ok_or(SysError::of(Errno::BADMSG))?;
-        let (offset, length) = (u64::from_le_bytes(*offset), u32::from_le_bytes(*length) as usize);
-        let (bytes, rest) = rest.split_at_checked(length).ok_or(SysError::of(Errno::BADMSG))?;
+    while let Some((offset, bytes)) = next_run(&mut template)? {
         if offset.saturating_sub(begin) >= WINDOW {
             file::write_at(image, &window, begin)?;
             (begin, window) = (offset, Vec::new());
         }
         window.resize(usize::try_from(offset.saturating_sub(begin)).map_err(|_| SysError::of(Errno::BADMSG))?, 0);
         window.extend(bytes);
-        template = rest;
     }
     file::write_at(image, &window, begin)
+}
+
+/// Returns whether an image still holds what a template has written, and nothing else. It may have grown since, so any of the
+/// templates will do.
+pub fn is_fresh(image: &OwnedFd) -> SysResult<bool> {
+    let written = nonzero_in(image)?;
+    for (_, template) in TEMPLATES {
+        if holds(image, template)? == Some(written) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// How many bytes of a template are not zero, if all of its bytes are in an image.
+fn holds(image: &OwnedFd, mut template: &[u8]) -> SysResult<Option<usize>> {
+    let mut nonzero = 0_usize;
+    while let Some((offset, bytes)) = next_run(&mut template)? {
+        let mut found = vec![0; bytes.len()];
+        rustix::io::pread(image, &mut found[..], offset).by("pread")?;
+        if found != bytes {
+            return Ok(None);
+        }
+        nonzero = nonzero.saturating_add(count_nonzero(bytes));
+    }
+    Ok(Some(nonzero))
+}
+
+/// How many bytes of an image are not zero; more than any template has once more was looked at than one takes.
+fn nonzero_in(image: &OwnedFd) -> SysResult<usize> {
+    let (mut nonzero, mut looked, mut from) = (0_usize, 0_u64, 0);
+    let mut window = vec![0; WINDOW as usize];
+    while let Some(data) = file::next_data(image, from)? {
+        let length = rustix::io::pread(image, &mut window[..], data).by("pread")?;
+        nonzero = nonzero.saturating_add(window.get(..length).map_or(0, count_nonzero));
+        (looked, from) = (looked.saturating_add(length as u64), data.saturating_add(length as u64));
+        if length == 0 || looked > MOST_WRITTEN {
+            return Ok(usize::MAX);
+        }
+    }
+    Ok(nonzero)
+}
+
+fn count_nonzero(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte != 0).count()
 }
 
 #[cfg(test)]
@@ -103,6 +157,33 @@ mod tests {
             let status = file::status(&image).expect("a status");
             assert_eq!(status.size, least);
             assert!(status.allocated < 1 << 20, "{} bytes", status.allocated);
+        }
+    }
+
+    #[test]
+    fn only_what_a_template_has_written_is_fresh() {
+        for (at, (least, template)) in TEMPLATES.into_iter().enumerate() {
+            let image = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+            rustix::fs::ftruncate(&image, least).expect("long enough");
+            assert_eq!(is_fresh(&image), Ok(false), "nothing was written yet");
+            write(&image, template).expect("written");
+            assert_eq!(is_fresh(&image), Ok(true), "template {at}");
+            rustix::fs::ftruncate(&image, least + (9 << 30)).expect("longer");
+            assert_eq!(is_fresh(&image), Ok(true), "template {at}, grown");
+            // Zeros that were written are not more than was there.
+            file::write_at(&image, &[0; 4096], least / 2 + 7).expect("written");
+            assert_eq!(is_fresh(&image), Ok(true), "template {at}, with zeros");
+            for (offset, byte) in [(0, b'x'), (16 << 10, 7), (least / 2 + 7, 1), (least + (9 << 30) - 1, 1)] {
+                let mut before = [0; 1];
+                rustix::io::pread(&image, &mut before[..], offset).expect("read");
+                file::write_at(&image, &[byte ^ before[0]], offset).expect("written");
+                assert_eq!(is_fresh(&image), Ok(false), "template {at}, {byte} at {offset}");
+                file::write_at(&image, &before, offset).expect("written");
+                assert_eq!(is_fresh(&image), Ok(true), "template {at}, as before");
+            }
+            // However much there is: the rest is not looked at.
+            file::write_at(&image, &vec![0; MOST_WRITTEN as usize + 1], least / 2).expect("written");
+            assert_eq!(is_fresh(&image), Ok(false), "template {at}, with too many zeros");
         }
     }
 

@@ -8,6 +8,7 @@ use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
 use super::loops::{attach, attached, detach, record_numbers};
+use super::use_first;
 use crate::bookkeeping::{grow_image, template};
 use crate::log;
 use crate::state::layout::{self, DATA};
@@ -144,6 +145,18 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
     if let Some(device) = mounted_before(held, mounting, is_published)? {
         return Ok(device);
     }
+    let mode = Mode::from_raw_mode(mode.get().into());
+    use_first(held, |held| mount_anew(held, mounting, (spec.size, mode), is_published))
+}
+
+/// Mounts the filesystem of a volume, which is not mounted, and sees to it that it has its size and the directory that is
+/// published.
+fn mount_anew(
+    held: &mut Held<'_>,
+    mounting: &Mounting,
+    (wanted, mode): (Bytes, Mode),
+    is_published: bool,
+) -> Result<Device, Error> {
     let device = match held.known().and_then(|volume| volume.device) {
         Some(device) => device,
         None => attach(held, BlockSize::B4096, false)?,
@@ -158,10 +171,10 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
         // pod may have left it frozen, and nobody can thaw it before it is published.
         if !is_published {
             // What is too little for a group of its own (`XFS_MIN_AG_BLOCKS`, 64 blocks) stays unused for ever.
-            if spec.size.get().saturating_sub(size?) >= 64 * 4096 {
-                grow(&mount, spec.size)?;
+            if wanted.get().saturating_sub(size?) >= 64 * 4096 {
+                grow(&mount, wanted)?;
             }
-            prepare(&mount, Mode::from_raw_mode(mode.get().into()))?;
+            prepare(&mount, mode)?;
         }
         mounting.keep(device.number, &mount)
     };
