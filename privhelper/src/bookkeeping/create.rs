@@ -95,18 +95,16 @@ fn check_nowhere(state: &State, id: &VolumeId) -> Result<(), Error> {
     }
 }
 
-/// Sees to it that a volume's content is there. The data directory of a volume that was never used is made again if it was
+/// Opens a volume's content for path resolution. The data directory of a volume that was never used is made again if it was
 /// removed as a step of a deletion that then failed.
 ///
 /// # Errors
-/// When it is not there, and cannot be made.
-pub fn put_back(held: &mut Held<'_>) -> Result<(), Error> {
-    let content = held.open_content(OFlags::PATH);
-    let (Err(error), Some(volume)) = (content, held.known()) else { return Ok(()) };
-    let VolumeKind::Directory { mode, .. } = volume.record.spec.kind else { return Err(error) };
-    if error.kind != ErrorKind::Io(Errno::NOENT.raw_os_error()) || !volume.record.unused {
-        return Err(error);
-    }
+/// As [`Held::open_content`], and when it cannot be made.
+pub fn put_back(held: &mut Held<'_>) -> Result<OwnedFd, Error> {
+    let opened = held.open_content(OFlags::PATH);
+    let is_gone = opened.as_ref().is_err_and(|error| error.kind == ErrorKind::Io(Errno::NOENT.raw_os_error()));
+    let Some(volume) = held.known().filter(|volume| is_gone && volume.record.unused) else { return opened };
+    let VolumeKind::Directory { mode, .. } = volume.record.spec.kind else { return opened };
     let served = volume.pool.served()?;
     let made = || -> SysResult<FileId> {
         let outer = layout::open_volume(&served.directory, held.id.as_str())?;
@@ -115,7 +113,7 @@ pub fn put_back(held: &mut Held<'_>) -> Result<(), Error> {
     };
     let content = made().map_err(|error| failed("make the data directory of volume", held.id, error))?;
     held.change(|volume| volume.content = content);
-    Ok(())
+    held.open_content(OFlags::PATH)
 }
 
 fn unsynced(id: &VolumeId, error: SysError) -> Error {

@@ -49,17 +49,16 @@ pub fn attach(held: &mut Held<'_>, block_size: BlockSize, read_only: bool) -> Re
 }
 
 fn bind(held: &mut Held<'_>, image: &OwnedFd, block_size: BlockSize, read_only: bool) -> Result<Device, Error> {
-    let device =
-        held.state.loops.attach(held.id, image, block_size, read_only).map_err(|error| match error.errno {
-            Errno::NODEV => {
-                busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
-            }
-            Errno::BUSY => busy(format!(
-                "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
-                held.id
-            )),
-            _ => failed("attach volume", held.id, error),
-        })?;
+    let device = held.state.loops.attach(held.id, image, block_size, read_only).map_err(|error| match error.errno {
+        Errno::NODEV => {
+            busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
+        }
+        Errno::BUSY => busy(format!(
+            "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
+            held.id
+        )),
+        _ => failed("attach volume", held.id, error),
+    })?;
     held.change(|volume| volume.device = Some(device));
     record_numbers(held).inspect_err(|_| {
         // If this fails too, the device stays attached, which the next attempt finds.

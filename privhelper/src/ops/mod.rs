@@ -27,10 +27,7 @@ use crate::state::{Held, Record, failed};
 /// The pool's journal keeps the order: nothing written to the volume later survives a power cut unless this record does.
 /// Where the latter fails, nobody has seen the volume, unless a device is left, and the record is as before; if that fails as
 /// well, the volume counts as used.
-fn use_first<'a, T>(
-    held: &mut Held<'a>,
-    show: impl FnOnce(&mut Held<'a>) -> Result<T, Error>,
-) -> Result<T, Error> {
+fn use_first<'a, T>(held: &mut Held<'a>, show: impl FnOnce(&mut Held<'a>) -> Result<T, Error>) -> Result<T, Error> {
     let unused = held.known().is_some_and(|volume| volume.record.unused);
     if unused {
         record_use(held, false)?;

@@ -28,8 +28,7 @@ pub fn bind_mount(held: Held<'_>, at: HeldTarget<'_>, flags: MountFlags, exclusi
     };
     let target = Target::open_to_publish(&at, &held, kind)?;
     publish(held, &target, flags, exclusive, |held| {
-        put_back(held)?;
-        let data = if has_filesystem { directory(held)? } else { held.open_content(OFlags::PATH)? };
+        let data = if has_filesystem { directory(held)? } else { put_back(held)? };
         Ok((data, mount_flags(flags)))
     })
 }
