@@ -3,7 +3,6 @@
 use std::os::fd::OwnedFd;
 
 use bulkhead_protocol::{Error, MountFlags, Reply};
-use rustix::fs::OFlags;
 
 use super::filesystem::directory;
 use super::loops::{attached, record_numbers};

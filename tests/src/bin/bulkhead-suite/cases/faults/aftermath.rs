@@ -258,8 +258,23 @@ fn turn(
     use_it(rig, subject, is_there).with_context(|| format!("after {first:?} and {second:?}"))?;
     end(rig, subject)?;
     undo(rig, point.operation)?;
+    if how == How::FromThen {
+        repeat(rig, point.operation)?;
+    }
     figures.check(rig)?;
     Ok(caused)
+}
+
+/// What was begun and could not be put aside is cleared away by the same request.
+fn repeat(rig: &Rig, operation: &Operation) -> Result<()> {
+    use Request::{Create, CreateFrom, CreateSnapshot};
+    if matches!(operation.request, Create { .. } | CreateFrom { .. } | CreateSnapshot { .. }) {
+        for request in operation.before.iter().chain([&operation.request]) {
+            granted(rig, request).with_context(|| format!("from the beginning, {request:?}"))?;
+        }
+        undo(rig, operation)?;
+    }
+    Ok(())
 }
 
 /// Sends the request of a point while nothing more can be written from its call on, and then the other request.
