@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, extents, file};
 
 /// Each for images of at least so many bytes. A larger filesystem has larger groups: a mount reads each of them.
 const TEMPLATES: [(u64, &[u8]); 3] = [
@@ -15,7 +15,7 @@ const TEMPLATES: [(u64, &[u8]); 3] = [
 /// What is written at once. The runs of a template lie together in a few places.
 const WINDOW: u64 = 64 << 10;
 
-/// How much of an image is looked at to find what a template has not written: eight times what one takes.
+/// How much of an image may hold data: eight times what a template takes.
 const MOST_WRITTEN: u64 = 8 << 20;
 
 /// How many groups a filesystem may have: a mount reads each of them, and the kernel keeps something for it in memory.
@@ -71,45 +71,54 @@ pub fn write(image: &OwnedFd, mut template: &[u8]) -> SysResult<()> {
 /// Returns whether an image still holds what a template has written, and nothing else. It may have grown since, so any of the
 /// templates will do.
 pub fn is_fresh(image: &OwnedFd) -> SysResult<bool> {
-    let written = nonzero_in(image)?;
-    for (_, template) in TEMPLATES {
-        if holds(image, template)? == Some(written) {
-            return Ok(true);
+    // What is only in the kernel's memory is in no extent that holds data.
+    file::sync(image)?;
+    let (mut written, mut nonzero, mut next) = (0_u64, 0_usize, Some(0));
+    while let Some(from) = next {
+        let page = extents::page(image, from)?;
+        for extent in page.extents {
+            written = written.saturating_add(extent.length);
+            if written > MOST_WRITTEN {
+                return Ok(false);
+            }
+            nonzero = nonzero.saturating_add(nonzero_in(image, extent.offset, extent.length)?);
         }
+        next = page.next.filter(|next| *next > from);
     }
-    Ok(false)
+    holds_only(image, nonzero)
 }
 
-/// How many bytes of a template are not zero, if all of its bytes are in an image.
-fn holds(image: &OwnedFd, mut template: &[u8]) -> SysResult<Option<usize>> {
-    let mut nonzero = 0_usize;
-    while let Some((offset, bytes)) = next_run(&mut template)? {
-        let mut found = vec![0; bytes.len()];
-        rustix::io::pread(image, &mut found[..], offset).by("pread")?;
-        if found != bytes {
-            return Ok(None);
+/// Returns whether an image, in which so many bytes are not zero, holds all bytes of a template, which has as many.
+fn holds_only(image: &OwnedFd, nonzero: usize) -> SysResult<bool> {
+    let holds = |mut template: &[u8]| -> SysResult<bool> {
+        let mut left = nonzero;
+        while let Some((offset, bytes)) = next_run(&mut template)? {
+            let mut found = vec![0; bytes.len()];
+            rustix::io::pread(image, &mut found[..], offset).by("pread")?;
+            let Some(rest) = left.checked_sub(count(bytes)).filter(|_| found == bytes) else { return Ok(false) };
+            left = rest;
         }
-        nonzero = nonzero.saturating_add(count_nonzero(bytes));
-    }
-    Ok(Some(nonzero))
+        Ok(left == 0)
+    };
+    TEMPLATES.into_iter().try_fold(false, |found, (_, template)| Ok(found || holds(template)?))
 }
 
-/// How many bytes of an image are not zero; more than any template has once more was looked at than one takes.
-fn nonzero_in(image: &OwnedFd) -> SysResult<usize> {
-    let (mut nonzero, mut looked, mut from) = (0_usize, 0_u64, 0);
-    let mut window = vec![0; WINDOW as usize];
-    while let Some(data) = file::next_data(image, from)? {
-        let length = rustix::io::pread(image, &mut window[..], data).by("pread")?;
-        nonzero = nonzero.saturating_add(window.get(..length).map_or(0, count_nonzero));
-        (looked, from) = (looked.saturating_add(length as u64), data.saturating_add(length as u64));
-        if length == 0 || looked > MOST_WRITTEN {
-            return Ok(usize::MAX);
+/// How many bytes are not zero in a part of an image.
+fn nonzero_in(image: &OwnedFd, offset: u64, length: u64) -> SysResult<usize> {
+    let (mut nonzero, mut at, mut window) = (0_usize, 0_u64, vec![0; WINDOW as usize]);
+    while at < length {
+        let read = rustix::io::pread(image, &mut window[..], offset.saturating_add(at)).by("pread")?;
+        if read == 0 {
+            break;
         }
+        let part = usize::try_from(length.saturating_sub(at)).unwrap_or(read).min(read);
+        nonzero = nonzero.saturating_add(window.get(..part).map_or(0, count));
+        at = at.saturating_add(read as u64);
     }
     Ok(nonzero)
 }
 
-fn count_nonzero(bytes: &[u8]) -> usize {
+fn count(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte != 0).count()
 }
 
@@ -162,28 +171,26 @@ mod tests {
 
     #[test]
     fn only_what_a_template_has_written_is_fresh() {
-        for (at, (least, template)) in TEMPLATES.into_iter().enumerate() {
+        let is_fresh = |image: &OwnedFd, length| holds_only(image, nonzero_in(image, 0, length)?);
+        for (at, (_, template)) in TEMPLATES.into_iter().enumerate() {
             let image = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-            rustix::fs::ftruncate(&image, least).expect("long enough");
-            assert_eq!(is_fresh(&image), Ok(false), "nothing was written yet");
+            assert_eq!(is_fresh(&image, 1 << 30), Ok(false), "nothing was written yet");
             write(&image, template).expect("written");
-            assert_eq!(is_fresh(&image), Ok(true), "template {at}");
-            rustix::fs::ftruncate(&image, least + (9 << 30)).expect("longer");
-            assert_eq!(is_fresh(&image), Ok(true), "template {at}, grown");
-            // Zeros that were written are not more than was there.
-            file::write_at(&image, &[0; 4096], least / 2 + 7).expect("written");
-            assert_eq!(is_fresh(&image), Ok(true), "template {at}, with zeros");
-            for (offset, byte) in [(0, b'x'), (16 << 10, 7), (least / 2 + 7, 1), (least + (9 << 30) - 1, 1)] {
+            let end = file::status(&image).expect("a status").size;
+            assert_eq!(is_fresh(&image, end), Ok(true), "template {at}");
+            rustix::fs::ftruncate(&image, end + 9).expect("longer");
+            assert_eq!(is_fresh(&image, end + 9), Ok(true), "template {at}, grown");
+            for offset in [0, 16 << 10, end - 1, end + 8] {
                 let mut before = [0; 1];
                 rustix::io::pread(&image, &mut before[..], offset).expect("read");
-                file::write_at(&image, &[byte ^ before[0]], offset).expect("written");
-                assert_eq!(is_fresh(&image), Ok(false), "template {at}, {byte} at {offset}");
+                file::write_at(&image, &[before[0] ^ 0x55], offset).expect("written");
+                assert_eq!(is_fresh(&image, end + 9), Ok(false), "template {at}, another byte at {offset}");
                 file::write_at(&image, &before, offset).expect("written");
-                assert_eq!(is_fresh(&image), Ok(true), "template {at}, as before");
+                assert_eq!(is_fresh(&image, end + 9), Ok(true), "template {at}, as before");
             }
-            // However much there is: the rest is not looked at.
-            file::write_at(&image, &vec![0; MOST_WRITTEN as usize + 1], least / 2).expect("written");
-            assert_eq!(is_fresh(&image), Ok(false), "template {at}, with too many zeros");
+            // Only what is asked for counts, to the byte.
+            file::write_at(&image, &[1], end + 8).expect("written");
+            assert_eq!(is_fresh(&image, end + 8), Ok(true), "template {at}");
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Reply, VolumeId, VolumeKind};
+use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
@@ -145,18 +145,17 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
     if let Some(device) = mounted_before(held, mounting, is_published)? {
         return Ok(device);
     }
-    let mode = Mode::from_raw_mode(mode.get().into());
-    use_first(held, |held| mount_anew(held, mounting, (spec.size, mode), is_published))
+    use_first(held, |held| mount_anew(held, mounting, spec, mode))
 }
 
-/// Mounts the filesystem of a volume, which is not mounted, and sees to it that it has its size and the directory that is
-/// published.
+/// Mounts the filesystem of a volume, which is not mounted, at its present size and with the directory that is published.
 fn mount_anew(
     held: &mut Held<'_>,
     mounting: &Mounting,
-    (wanted, mode): (Bytes, Mode),
-    is_published: bool,
+    spec: VolumeSpec,
+    mode: DirectoryMode,
 ) -> Result<Device, Error> {
+    let is_published = held.known().is_some_and(|volume| !volume.published.is_empty());
     let device = match held.known().and_then(|volume| volume.device) {
         Some(device) => device,
         None => attach(held, BlockSize::B4096, false)?,
@@ -171,10 +170,10 @@ fn mount_anew(
         // pod may have left it frozen, and nobody can thaw it before it is published.
         if !is_published {
             // What is too little for a group of its own (`XFS_MIN_AG_BLOCKS`, 64 blocks) stays unused for ever.
-            if wanted.get().saturating_sub(size?) >= 64 * 4096 {
-                grow(&mount, wanted)?;
+            if spec.size.get().saturating_sub(size?) >= 64 * 4096 {
+                grow(&mount, spec.size)?;
             }
-            prepare(&mount, mode)?;
+            prepare(&mount, Mode::from_raw_mode(mode.get().into()))?;
         }
         mounting.keep(device.number, &mount)
     };
