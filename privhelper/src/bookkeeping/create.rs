@@ -106,13 +106,16 @@ pub fn put_back(held: &mut Held<'_>) -> Result<OwnedFd, Error> {
     let Some(volume) = held.known().filter(|volume| is_gone && volume.record.unused) else { return opened };
     let VolumeKind::Directory { mode, .. } = volume.record.spec.kind else { return opened };
     let served = volume.pool.served()?;
-    let made = || -> SysResult<FileId> {
+    let make = || -> SysResult<(FileId, SysResult<()>)> {
         let outer = layout::open_volume(&served.directory, held.id.as_str())?;
         let content = make_data(&outer, Mode::from_raw_mode(mode.get().into()))?;
-        served.sync(outer).map(|()| content)
+        Ok((content, served.noting_failure(served.sync(outer))))
     };
-    let content = made().map_err(|error| failed("make the data directory of volume", held.id, error))?;
+    let id = held.id;
+    let cannot = |error| failed("make the data directory of volume", id, error);
+    let (content, synced) = make().map_err(cannot)?;
     held.change(|volume| volume.content = content);
+    synced.map_err(cannot)?;
     held.open_content(OFlags::PATH)
 }
 

@@ -51,14 +51,11 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable, call: CallId) -> Result<
     let Some(volume) = held.known() else { return absent(&held) };
     let pool = volume.pool.clone();
     let served = pool.served()?;
-    let aside = match served.put_aside(held.id.as_str()) {
-        Ok(aside) => aside,
-        Err(error) => {
-            // It stays, and so does what was removed as a step of its deletion. If that fails, whoever uses it tries again.
-            let _ = put_back(&mut held);
-            return Err(failed("delete volume", held.id, error));
-        }
-    };
+    let aside = served.put_aside(held.id.as_str()).inspect_err(|_| {
+        // It stays, and so does what was removed as a step of its deletion. If that fails, whoever uses it tries again.
+        let _ = put_back(&mut held);
+    });
+    let aside = aside.map_err(|error| failed("delete volume", held.id, error))?;
     held.delete(&aside.name, call);
     served.deletions.wake(aside.name == held.id.as_str());
     // If this failed, the volume is gone for all to see, but only a repeated request may report success: a power cut
