@@ -54,7 +54,7 @@ cases! {
     a_lack_of_memory_at_every_call_of_the_start: Bare + Long,
     something_busy_at_every_call_of_the_start: Bare + Long,
     an_interruption_at_every_call_of_the_start: Bare + Long,
-    any_other_request_after_an_error_finds_a_directory: Bare + Kernel,
+    any_other_request_after_an_error_finds_a_directory: Bare,
     any_other_request_after_an_error_finds_a_device: Bare,
     any_other_request_after_an_error_finds_a_filesystem: Bare,
     any_other_request_after_an_error_finds_a_copy: Bare + Xfs,
