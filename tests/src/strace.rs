@@ -111,6 +111,14 @@ impl Tracer {
         Self::attach(threads, log, &injection(call, fault))
     }
 
+    /// Follows a thread, and makes each of these calls and all later ones of its name fail with this error.
+    pub fn inject_from(threads: &[i32], log: &Path, calls: &[Call], error: &str) -> Result<Self> {
+        let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+        let each = calls.iter().map(|Call { name, number }| format!("inject={name}:error={error}:when={number}+"));
+        let all = [format!("trace={}", names.join(","))].into_iter().chain(each);
+        Self::attach(threads, log, &all.flat_map(|flag| ["-e".to_owned(), flag]).collect::<Vec<_>>())
+    }
+
     fn attach(threads: &[i32], log: &Path, flags: &[String]) -> Result<Self> {
         let mut command = Command::new("strace");
         for thread in threads {

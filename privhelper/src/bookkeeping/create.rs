@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bulkhead_protocol::{CallId, Error, ErrorKind, Origin, Reply, VolumeId, VolumeKind, VolumeSpec};
-use rustix::fs::{FallocateFlags, Mode};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use super::allocate::fill_holes;
 use super::filesystem::limits;
@@ -13,6 +13,7 @@ use super::limits::{check_filesystem, check_number_of_volumes};
 use super::log;
 use super::room::{Measured, Share};
 use super::template;
+use crate::ops::{check_unknown_detached, check_unknown_unmounted};
 use crate::state::layout::{self, DATA, IMAGE};
 use crate::state::{Held, Kind, Pool, Record, Served, State, Volume, busy, exists, failed, invalid, no_space};
 use crate::sys::file::{self, FileId, Status};
@@ -37,6 +38,7 @@ pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<
         let found = volume.record.spec;
         let is_same = found.kind == spec.kind && found.name_hash == spec.name_hash && volume.origin.is_none();
         if Arc::ptr_eq(&volume.pool, pool) && is_same {
+            put_back(&mut held)?;
             served.sync_names_again().map_err(|error| unsynced(id, error))?;
             return Ok(Reply::Size(found.size));
         }
@@ -57,9 +59,7 @@ pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<
 /// `NoRoom` or `NoSpace` when there is no room for it.
 pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: Option<&Original>) -> Result<(), Error> {
     let (state, id, served) = (held.state, held.id, pool.served()?);
-    if state.unserved.contains_key(id) {
-        return Err(state.unknown(id));
-    }
+    check_nowhere(state, id)?;
     check_number_of_volumes(state)?;
     let share = |allocated| Share::of(&spec, pool.inode_size(), None, allocated);
     // Before anything is copied, which stops the writers of the source.
@@ -79,6 +79,44 @@ pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: O
     held.add(Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) });
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
     served.sync_names().map_err(|error| unsynced(id, error))
+}
+
+/// Checks that no other pool is seen to have the volume: one that cannot be served now may be later, and of two volumes with
+/// one id, neither is.
+///
+/// # Errors
+/// As for any request about a volume that is not known.
+fn check_nowhere(state: &State, id: &VolumeId) -> Result<(), Error> {
+    let is_seen = || check_unknown_detached(state, id).and_then(|()| check_unknown_unmounted(state, id)).is_err();
+    match state.unknown(id) {
+        error if error.kind == ErrorKind::NotFound => Ok(()),
+        error if state.unserved.contains_key(id) || is_seen() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Opens a volume's content for path resolution. The data directory of a volume that was never used is made again if it was
+/// removed as a step of a deletion that then failed.
+///
+/// # Errors
+/// As [`Held::open_content`], and when it cannot be made.
+pub fn put_back(held: &mut Held<'_>) -> Result<OwnedFd, Error> {
+    let opened = held.open_content(OFlags::PATH);
+    let is_gone = opened.as_ref().is_err_and(|error| error.kind == ErrorKind::Io(Errno::NOENT.raw_os_error()));
+    let Some(volume) = held.known().filter(|volume| is_gone && volume.record.unused) else { return opened };
+    let VolumeKind::Directory { mode, .. } = volume.record.spec.kind else { return opened };
+    let served = volume.pool.served()?;
+    let make = || -> SysResult<(FileId, SysResult<()>)> {
+        let outer = layout::open_volume(&served.directory, held.id.as_str())?;
+        let content = make_data(&outer, Mode::from_raw_mode(mode.get().into()))?;
+        Ok((content, served.noting_failure(served.sync(outer))))
+    };
+    let id = held.id;
+    let cannot = |error| failed("make the data directory of volume", id, error);
+    let (content, synced) = make().map_err(cannot)?;
+    held.change(|volume| volume.content = content);
+    synced.map_err(cannot)?;
+    held.open_content(OFlags::PATH)
 }
 
 fn unsynced(id: &VolumeId, error: SysError) -> Error {
@@ -132,10 +170,19 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
     if state.volumes.is_deleted(pool, id.as_str()) {
         return Err(still_there());
     }
-    file::make_directory(&served.directory, &layout::creating_name(id), Mode::RWXU).map_err(|error| match error.errno {
-        Errno::EXIST => still_there(),
-        _ => failed("create volume", format_args!("{id}: cannot make its directory"), error),
-    })
+    let cannot = |error| failed("create volume", format_args!("{id}: cannot make its directory"), error);
+    let name = layout::creating_name(id);
+    let make = || file::make_directory(&served.directory, &name, Mode::RWXU);
+    match make() {
+        // An earlier attempt failed, and what it left could not be put aside then.
+        Err(SysError { errno: Errno::EXIST, .. }) => {
+            let aside = served.put_aside(&name).map_err(cannot)?;
+            state.volumes.rename_deleted(pool, &name, &aside.name);
+            served.deletions.wake(aside.name == name);
+            make().map_err(|error| if error.errno == Errno::EXIST { still_there() } else { cannot(error) })
+        }
+        made => made.map_err(cannot),
+    }
 }
 
 /// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to, if `admit` agrees with

@@ -69,7 +69,8 @@ pub fn grow_image(held: &mut Held<'_>, kind: Kind, size: Bytes) -> Result<Reply,
 
 /// Promises what a volume with new settings takes in addition, and then makes its limit and its record agree with them.
 /// `limit` does the former, also to go back to the old settings. Both survive a power cut together: syncing a directory
-/// that has not changed does not commit a quota (seen on XFS), but here the record has changed.
+/// that has not changed does not commit a quota (seen on XFS), but here the record has changed. What fails is undone; if that
+/// fails as well, all stays promised until the same request completes it, or a start finds out how far it has come.
 ///
 /// # Errors
 /// `NoRoom` when the pool cannot promise it, or when `limit` fails.
@@ -80,30 +81,31 @@ pub fn grow(
     limit: impl Fn(&Served, VolumeSpec, Share) -> SysResult<()>,
 ) -> Result<Reply, Error> {
     let Some(volume) = held.known() else { return Err(held.state.unknown(held.id)) };
-    let (pool, old, before) = (volume.pool.clone(), volume.record, volume.share());
-    if spec == old.spec {
+    let (pool, old, before, unfinished) = (volume.pool.clone(), volume.record, volume.share(), volume.growth);
+    if spec == old.spec && unfinished.is_none() {
         return Ok(Reply::Size(spec.size));
     }
     let (served, measured) = (pool.served()?, measure(held.state, &pool)?);
     let share = Share::of(&spec, pool.inode_size(), volume.project, volume.allocated);
     let growth = Share { bytes: share.bytes.saturating_sub(before.bytes), ..share };
-    let promise = |volume: &mut Volume| volume.growth = Some(growth.bytes);
+    let promised = unfinished.unwrap_or_default().saturating_add(growth.bytes);
+    let promise = |volume: &mut Volume| volume.growth = Some(promised);
     held.change_if(|promised| check_room(&pool, &measured, promised, growth), promise)?;
     let new = Record { spec, ..old };
     let apply = |record: Record| -> SysResult<()> {
         limit(served, record.spec, share)?;
         served.sync(record.write_to(&served.directory, held.id)?)
     };
+    let (mut record, mut growth) = (new, None);
     let applied = apply(new).inspect_err(|_| {
         // A restart goes by the record, so limit and record must agree: restore both.
+        record = old;
         if let Err(error) = apply(old) {
+            growth = Some(promised);
             log::error!("cannot undo a failed expansion volume={} error={error}", held.id);
         }
     });
-    held.change(|volume| {
-        volume.growth = None;
-        volume.record = if applied.is_ok() { new } else { old };
-    });
+    held.change(|volume| (volume.growth, volume.record) = (growth, record));
     applied.map_err(|error| failed(what, held.id, error))?;
     Ok(Reply::Size(spec.size))
 }

@@ -20,7 +20,7 @@ pub mod template;
 mod watch;
 
 pub use allocate::allocate;
-pub use create::{Original, create, make};
+pub use create::{Original, create, make, put_back};
 pub use delta::delta;
 pub use filesystem::{Facts, Filesystem, KUBELET_PROJECTS, Overhead, limits};
 pub use grow::{grow_image, set_inodes, set_quota};

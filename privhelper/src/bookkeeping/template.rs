@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, extents, file};
 
 /// Each for images of at least so many bytes. A larger filesystem has larger groups: a mount reads each of them.
 const TEMPLATES: [(u64, &[u8]); 3] = [
@@ -14,6 +14,9 @@ const TEMPLATES: [(u64, &[u8]); 3] = [
 
 /// What is written at once. The runs of a template lie together in a few places.
 const WINDOW: u64 = 64 << 10;
+
+/// How much of an image may hold data: eight times what a template takes.
+const MOST_WRITTEN: u64 = 8 << 20;
 
 /// How many groups a filesystem may have: a mount reads each of them, and the kernel keeps something for it in memory.
 const MOST_GROUPS: u64 = 4096;
@@ -40,23 +43,83 @@ pub fn of(size: u64) -> Option<&'static [u8]> {
     TEMPLATES.iter().find(|(least, _)| size >= *least).map(|(_, template)| *template)
 }
 
-/// Writes a template to an image that reads as zeros. It consists of runs of bytes: an offset (8 bytes, little end first), a
-/// length (4 bytes) and the bytes, in ascending order.
+/// The next of the runs of bytes of which a template consists: an offset (8 bytes, little end first), a length (4 bytes) and
+/// the bytes, in ascending order.
+fn next_run<'a>(template: &mut &'a [u8]) -> SysResult<Option<(u64, &'a [u8])>> {
+    let Some((offset, rest)) = template.split_first_chunk() else { return Ok(None) };
+    let (length, rest) = rest.split_first_chunk().ok_or(SysError::of(Errno::BADMSG))?;
+    let (bytes, rest) =
+        rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(SysError::of(Errno::BADMSG))?;
+    *template = rest;
+    Ok(Some((u64::from_le_bytes(*offset), bytes)))
+}
+
+/// Writes a template to an image that reads as zeros.
 pub fn write(image: &OwnedFd, mut template: &[u8]) -> SysResult<()> {
     let (mut begin, mut window) = (0, Vec::new());
-    while let Some((offset, rest)) = template.split_first_chunk() {
-        let (length, rest) = rest.split_first_chunk().ok_or(SysError::of(Errno::BADMSG))?;
-        let (offset, length) = (u64::from_le_bytes(*offset), u32::from_le_bytes(*length) as usize);
-        let (bytes, rest) = rest.split_at_checked(length).ok_or(SysError::of(Errno::BADMSG))?;
+    while let Some((offset, bytes)) = next_run(&mut template)? {
         if offset.saturating_sub(begin) >= WINDOW {
             file::write_at(image, &window, begin)?;
             (begin, window) = (offset, Vec::new());
         }
         window.resize(usize::try_from(offset.saturating_sub(begin)).map_err(|_| SysError::of(Errno::BADMSG))?, 0);
         window.extend(bytes);
-        template = rest;
     }
     file::write_at(image, &window, begin)
+}
+
+/// Returns whether an image still holds what a template has written, and nothing else. It may have grown since, so any of the
+/// templates will do.
+pub fn is_fresh(image: &OwnedFd) -> SysResult<bool> {
+    // What is only in the kernel's memory is in no extent that holds data.
+    file::sync(image)?;
+    let (mut written, mut nonzero, mut next) = (0_u64, 0_usize, Some(0));
+    while let Some(from) = next {
+        let page = extents::page(image, from)?;
+        for extent in page.extents {
+            written = written.saturating_add(extent.length);
+            if written > MOST_WRITTEN {
+                return Ok(false);
+            }
+            nonzero = nonzero.saturating_add(nonzero_in(image, extent.offset, extent.length)?);
+        }
+        next = page.next.filter(|next| *next > from);
+    }
+    holds_only(image, nonzero)
+}
+
+/// Returns whether an image, in which so many bytes are not zero, holds all bytes of a template, which has as many.
+fn holds_only(image: &OwnedFd, nonzero: usize) -> SysResult<bool> {
+    let holds = |mut template: &[u8]| -> SysResult<bool> {
+        let mut left = nonzero;
+        while let Some((offset, bytes)) = next_run(&mut template)? {
+            let mut found = vec![0; bytes.len()];
+            rustix::io::pread(image, &mut found[..], offset).by("pread")?;
+            let Some(rest) = left.checked_sub(count(bytes)).filter(|_| found == bytes) else { return Ok(false) };
+            left = rest;
+        }
+        Ok(left == 0)
+    };
+    TEMPLATES.into_iter().try_fold(false, |found, (_, template)| Ok(found || holds(template)?))
+}
+
+/// How many bytes are not zero in a part of an image.
+fn nonzero_in(image: &OwnedFd, offset: u64, length: u64) -> SysResult<usize> {
+    let (mut nonzero, mut at, mut window) = (0_usize, 0_u64, vec![0; WINDOW as usize]);
+    while at < length {
+        let read = rustix::io::pread(image, &mut window[..], offset.saturating_add(at)).by("pread")?;
+        if read == 0 {
+            break;
+        }
+        let part = usize::try_from(length.saturating_sub(at)).unwrap_or(read).min(read);
+        nonzero = nonzero.saturating_add(window.get(..part).map_or(0, count));
+        at = at.saturating_add(read as u64);
+    }
+    Ok(nonzero)
+}
+
+fn count(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte != 0).count()
 }
 
 #[cfg(test)]
@@ -103,6 +166,39 @@ mod tests {
             let status = file::status(&image).expect("a status");
             assert_eq!(status.size, least);
             assert!(status.allocated < 1 << 20, "{} bytes", status.allocated);
+        }
+    }
+
+    #[test]
+    fn only_what_a_template_has_written_is_fresh() {
+        for (_, template) in TEMPLATES {
+            let image = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+            let mut rest = template;
+            let runs: Vec<_> = std::iter::from_fn(|| next_run(&mut rest).expect("a run")).collect();
+            let (last, bytes) = runs.last().expect("a run");
+            let end = last + bytes.len() as u64;
+            let parts = || runs.iter().map(|(offset, bytes)| (*offset, bytes.len() as u64));
+            let is_fresh = |further| {
+                let nonzero =
+                    parts().chain([(end, further)]).map(|(offset, length)| nonzero_in(&image, offset, length));
+                holds_only(&image, nonzero.map(|nonzero| nonzero.expect("read")).sum())
+            };
+            assert_eq!(is_fresh(0), Ok(false), "nothing was written yet");
+            write(&image, template).expect("written");
+            assert_eq!(is_fresh(0), Ok(true));
+            rustix::fs::ftruncate(&image, end + 9).expect("longer");
+            assert_eq!(is_fresh(9), Ok(true), "it has grown");
+            for offset in [0, *last, end - 1, end, end + 8] {
+                let mut before = [0; 1];
+                rustix::io::pread(&image, &mut before[..], offset).expect("read");
+                file::write_at(&image, &[before[0] ^ 0x55], offset).expect("written");
+                assert_eq!(is_fresh(9), Ok(false), "another byte at {offset}");
+                file::write_at(&image, &before, offset).expect("written");
+                assert_eq!(is_fresh(9), Ok(true), "as before");
+            }
+            // To the byte.
+            file::write_at(&image, &[1], end + 8).expect("written");
+            assert_eq!((is_fresh(8), is_fresh(9)), (Ok(true), Ok(false)));
         }
     }
 

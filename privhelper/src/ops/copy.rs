@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bulkhead_protocol::{
     Error, ErrorKind, NameHash, Origin, Reply, Snapshot, SnapshotOf, VolumeId, VolumeKind, VolumeSpec,
 };
+use linux_raw_sys::general::fsxattr;
 use rustix::fs::OFlags;
 
 use super::filesystem::{check_growth, check_mark, root};
@@ -27,10 +28,11 @@ pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash
             VolumeKind::Directory { .. } => return Err(no_image(source.id)),
         };
         let spec = VolumeSpec { size: volume.record.spec.size, kind: VolumeKind::Snapshot { of }, name_hash };
-        let (pool, mut original) = (Arc::clone(&volume.pool), original(&source, volume)?);
-        let written = extents::written(&original.image);
-        original.written = written.map_err(|error| failed("measure the image of volume", source.id, error))?;
-        make(&mut held, &pool, spec, Some(&original))?;
+        copy(&source, volume, &mut held, |held, original| {
+            let written = extents::written(&original.image);
+            original.written = written.map_err(|error| failed("measure the image of volume", source.id, error))?;
+            make(held, &volume.pool, spec, Some(original))
+        })?;
     }
     let made = held.known().and_then(|volume| snapshot(held.id, volume));
     made.map(Reply::Snapshot).ok_or_else(|| held.state.unknown(held.id))
@@ -54,12 +56,13 @@ pub fn create_from(source: Held<'_>, mut held: Held<'_>, pool: &Arc<Pool>, spec:
         if spec.size < from.size {
             return Err(invalid(format!("a copy of {id} has at least its size, {} bytes", from.size)));
         }
-        let original = original(&source, volume)?;
-        if let VolumeKind::Filesystem { .. } = spec.kind {
-            check_filesystem(held.state, pool, held.id, spec.size)?;
-            check_growth(held.id, &original.image, from.size, spec.size)?;
-        }
-        make(&mut held, pool, spec, Some(&original))?;
+        copy(&source, volume, &mut held, |held, original| {
+            if let VolumeKind::Filesystem { .. } = spec.kind {
+                check_filesystem(held.state, pool, held.id, spec.size)?;
+                check_growth(held.id, &original.image, from.size, spec.size)?;
+            }
+            make(held, pool, spec, Some(original))
+        })?;
     }
     held.known().map(|volume| Reply::Size(volume.record.spec.size)).ok_or_else(|| held.state.unknown(held.id))
 }
@@ -130,8 +133,14 @@ fn no_image(source: &VolumeId) -> Error {
     ))
 }
 
-/// A volume's image, ready to be copied: what was written to the volume and synced is in it.
-fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
+/// Makes a volume's image ready to be copied, and has `make` copy it: what was written to the volume and synced is in it. If no
+/// copy comes of it, the image is as it was.
+fn copy(
+    source: &Held<'_>,
+    volume: &Volume,
+    held: &mut Held<'_>,
+    make: impl FnOnce(&mut Held<'_>, &mut Original) -> Result<(), Error>,
+) -> Result<(), Error> {
     let (id, pool) = (source.id, &volume.pool);
     let served = pool.served()?;
     if !served.filesystem.can_copy() {
@@ -142,11 +151,30 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
     }
     let image = source.open_content(OFlags::RDONLY)?;
     check_mark(id, volume, &image)?;
-    let prepare = || -> SysResult<_> {
-        let extents = || file::attributes(&image).map(|found| u64::from(found.fsx_nextents));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let origin = Origin {
+        source: id.clone(),
+        family: volume.origin.as_ref().map_or(id, |origin| &origin.family).clone(),
+        copied: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+    };
+    let (mut original, mut before) = (Original { image, written: 0, origin: Arc::new(origin) }, None);
+    let prepared = prepare(source, volume, &original.image, &mut before);
+    prepared.and_then(|()| make(held, &mut original)).inspect_err(|_| {
+        if let Some(before) = before.filter(|_| held.known().is_none()) {
+            // If this fails, the image takes up no more than it would otherwise.
+            let _ = file::set_attributes(&original.image, before);
+        }
+    })
+}
+
+/// Prepares an image to be copied, and says what its attributes were if they had to be changed for that.
+fn prepare(source: &Held<'_>, volume: &Volume, image: &OwnedFd, before: &mut Option<fsxattr>) -> Result<(), Error> {
+    let (id, pool) = (source.id, &volume.pool);
+    let mut prepare = || -> SysResult<_> {
+        let extents = || file::attributes(image).map(|found| u64::from(found.fsx_nextents));
         let mut found = extents()?;
         if found <= pool.config.extents {
-            file::set_copy_unit(&image)?;
+            *before = file::set_copy_unit(image)?;
             flush(source.state, volume)?;
             // What is written out now may be in very many more.
             found = extents()?;
@@ -162,13 +190,7 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         );
         return Err(Error::new(ErrorKind::TooFragmented { extents, limit }, message));
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let origin = Origin {
-        source: id.clone(),
-        family: volume.origin.as_ref().map_or(id, |origin| &origin.family).clone(),
-        copied: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-    };
-    Ok(Original { image, written: 0, origin: Arc::new(origin) })
+    Ok(())
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.

@@ -5,6 +5,7 @@ use rustix::fs::OFlags;
 
 use super::loops::{check_unknown_detached, detach};
 use super::target::{check_unknown_unmounted, check_unpublished};
+use crate::bookkeeping::{put_back, template};
 use crate::state::{Held, Kind, failed, layout, refused};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
 
@@ -50,7 +51,11 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable, call: CallId) -> Result<
     let Some(volume) = held.known() else { return absent(&held) };
     let pool = volume.pool.clone();
     let served = pool.served()?;
-    let aside = served.put_aside(held.id.as_str()).map_err(|error| failed("delete volume", held.id, error))?;
+    let aside = served.put_aside(held.id.as_str()).inspect_err(|_| {
+        // It stays, and so does what was removed as a step of its deletion. If that fails, whoever uses it tries again.
+        let _ = put_back(&mut held);
+    });
+    let aside = aside.map_err(|error| failed("delete volume", held.id, error))?;
     held.delete(&aside.name, call);
     served.deletions.wake(aside.name == held.id.as_str());
     // If this failed, the volume is gone for all to see, but only a repeated request may report success: a power cut
@@ -71,8 +76,10 @@ fn is_empty(held: &Held<'_>) -> Result<bool, Error> {
             removed => removed.map(|()| true).map_err(fail),
         },
         // What it holds from the beginning is no tenant's.
-        Kind::Filesystem => Ok(true),
-        Kind::Block | Kind::Snapshot => Ok(!file::holds_data(held.open_content(OFlags::RDONLY)?).map_err(fail)?),
+        Kind::Filesystem => template::is_fresh(&held.open_content(OFlags::RDONLY)?).map_err(fail),
+        Kind::Block | Kind::Snapshot => {
+            file::next_data(held.open_content(OFlags::RDONLY)?, 0).map(|data| data.is_none()).map_err(fail)
+        }
     }
 }
 

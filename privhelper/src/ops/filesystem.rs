@@ -3,11 +3,12 @@
 
 use std::os::fd::OwnedFd;
 
-use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Reply, VolumeId, VolumeKind};
+use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
 use super::loops::{attach, attached, detach, record_numbers};
+use super::use_first;
 use crate::bookkeeping::{grow_image, template};
 use crate::log;
 use crate::state::layout::{self, DATA};
@@ -156,6 +157,17 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
     if let Some(device) = mounted_before(held, mounting, is_published)? {
         return Ok(device);
     }
+    use_first(held, |held| mount_anew(held, mounting, spec, mode))
+}
+
+/// Mounts the filesystem of a volume, which is not mounted, at its present size and with the directory that is published.
+fn mount_anew(
+    held: &mut Held<'_>,
+    mounting: &Mounting,
+    spec: VolumeSpec,
+    mode: DirectoryMode,
+) -> Result<Device, Error> {
+    let is_published = held.known().is_some_and(|volume| !volume.published.is_empty());
     let device = match held.known().and_then(|volume| volume.device) {
         Some(device) => device,
         None => attach(held, BlockSize::B4096, false)?,

@@ -1,11 +1,13 @@
 //! Loop devices of block volumes: one per volume, shared by its targets, which are all read-only or all read-write.
 
+use std::os::fd::OwnedFd;
+
 use bulkhead_protocol::{BlockSize, Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
 use super::filesystem::let_go;
-use super::mark_used;
 use super::target::check_unpublished;
+use super::use_first;
 use crate::state::{Device, Held, Kind, State, busy, failed, in_use, label, wrong_kind};
 use crate::sys::{Errno, failed_with, loopdevice};
 
@@ -43,20 +45,25 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
 /// Attaches a volume's image, which is not attached, and returns the device.
 pub fn attach(held: &mut Held<'_>, block_size: BlockSize, read_only: bool) -> Result<Device, Error> {
     let image = held.open_content(OFlags::RDWR)?;
-    mark_used(held)?;
-    let device =
-        held.state.loops.attach(held.id, &image, block_size, read_only).map_err(|error| match error.errno {
-            Errno::NODEV => {
-                busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
-            }
-            Errno::BUSY => busy(format!(
-                "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
-                held.id
-            )),
-            _ => failed("attach volume", held.id, error),
-        })?;
+    use_first(held, |held| bind(held, &image, block_size, read_only))
+}
+
+fn bind(held: &mut Held<'_>, image: &OwnedFd, block_size: BlockSize, read_only: bool) -> Result<Device, Error> {
+    let device = held.state.loops.attach(held.id, image, block_size, read_only).map_err(|error| match error.errno {
+        Errno::NODEV => {
+            busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
+        }
+        Errno::BUSY => busy(format!(
+            "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
+            held.id
+        )),
+        _ => failed("attach volume", held.id, error),
+    })?;
     held.change(|volume| volume.device = Some(device));
-    record_numbers(held)?;
+    record_numbers(held).inspect_err(|_| {
+        // If this fails too, the device stays attached, which the next attempt finds.
+        let _ = detach(held);
+    })?;
     Ok(device)
 }
 

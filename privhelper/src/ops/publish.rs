@@ -3,13 +3,12 @@
 use std::os::fd::OwnedFd;
 
 use bulkhead_protocol::{Error, MountFlags, Reply};
-use rustix::fs::OFlags;
 
 use super::filesystem::directory;
 use super::loops::{attached, record_numbers};
-use super::mark_used;
 use super::target::{Target, is_gone, moved, still_published};
-use crate::bookkeeping::check_number_of_targets;
+use super::use_first;
+use crate::bookkeeping::{check_number_of_targets, put_back};
 use crate::state::{Held, HeldTarget, Kind, exists, failed, in_use, invalid};
 use crate::sys::mount::MountAttrFlags;
 
@@ -28,8 +27,7 @@ pub fn bind_mount(held: Held<'_>, at: HeldTarget<'_>, flags: MountFlags, exclusi
     };
     let target = Target::open_to_publish(&at, &held, kind)?;
     publish(held, &target, flags, exclusive, |held| {
-        let data = if has_filesystem { directory(held)? } else { held.open_content(OFlags::PATH)? };
-        mark_used(held)?;
+        let data = if has_filesystem { directory(held)? } else { put_back(held)? };
         Ok((data, mount_flags(flags)))
     })
 }
@@ -99,7 +97,7 @@ fn publish(
     }
     check_number_of_targets(&held)?;
     let (content, mount_flags) = content(&mut held)?;
-    let published = target.bind(kind, &content, mount_flags, flags)?;
+    let published = use_first(&mut held, |_| target.bind(kind, &content, mount_flags, flags))?;
     held.change(|volume| volume.publish(published));
     Ok(Reply::Done)
 }

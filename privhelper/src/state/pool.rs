@@ -202,7 +202,8 @@ impl Served {
         self.noting_failure(self.sync(&self.directory))
     }
 
-    fn noting_failure(&self, synced: SysResult<()>) -> SysResult<()> {
+    /// Has names synced again before a reply rests on them, if this sync of one failed.
+    pub fn noting_failure(&self, synced: SysResult<()>) -> SysResult<()> {
         if synced.is_err() {
             *lock(&self.unsynced) = true;
         }

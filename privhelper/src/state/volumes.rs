@@ -315,6 +315,15 @@ impl Volumes {
         }
     }
 
+    /// Records that a deleted volume of a pool has another name now.
+    pub fn rename_deleted(&self, pool: &Pool, name: &str, new: &str) {
+        let (mut table, key) = (lock(&self.0), Key::deleted(&pool.config.name, name));
+        if let Some(row) = table.rows.get(&key).cloned() {
+            table.set(key, None);
+            table.set(Key::deleted(&pool.config.name, new), Some(row));
+        }
+    }
+
     /// Adds a deleted volume that was found at start.
     pub fn add_deleted(&self, name: &str, deleted: Deleted) {
         lock(&self.0).set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));

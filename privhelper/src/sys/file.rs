@@ -187,11 +187,12 @@ pub fn rename_new(from: impl AsFd, old: impl Name, to: impl AsFd, new: &str) -> 
     rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE).by_with("renameat2", old)
 }
 
-/// Returns whether an open file holds anything but zeros that were never written (lseek(2), `SEEK_DATA`).
-pub fn holds_data(file: impl AsFd) -> Result<bool> {
-    match rustix::fs::seek(file, SeekFrom::Data(0)) {
-        Err(Errno::NXIO) => Ok(false),
-        found => found.map(|_| true).by("lseek"),
+/// Returns where an open file next holds anything but zeros that were never written, from an offset on (lseek(2),
+/// `SEEK_DATA`); `None` if nowhere.
+pub fn next_data(file: impl AsFd, from: u64) -> Result<Option<u64>> {
+    match rustix::fs::seek(file, SeekFrom::Data(from)) {
+        Err(Errno::NXIO) => Ok(None),
+        found => found.map(Some).by("lseek"),
     }
 }
 
@@ -251,15 +252,16 @@ pub fn set_project(file: impl AsFd, project: u32, flags: u32) -> Result<()> {
 }
 
 /// Makes an image that shares blocks with another take up no more than what is written to it: XFS would set aside 128 KiB for
-/// each block that is replaced (`cowextsize`, ioctl_xfs_fssetxattr(2)). Copies take this over.
-pub fn set_copy_unit(image: impl AsFd) -> Result<()> {
+/// each block that is replaced (`cowextsize`, ioctl_xfs_fssetxattr(2)). Copies take this over. Returns the attributes before,
+/// if they had to be changed.
+pub fn set_copy_unit(image: impl AsFd) -> Result<Option<fsxattr>> {
     let found = attributes(&image)?;
     // It must be a multiple of the length of a block, which may be greater (Linux 6.12, or a processor with large pages).
     let unit = COPY_UNIT.max(rustix::fs::fstatvfs(&image).by("fstatfs")?.f_frsize);
     let fsx_cowextsize = u32::try_from(unit).map_err(|_| Error::of(Errno::INVAL))?;
     let wanted = fsxattr { fsx_xflags: found.fsx_xflags | FS_XFLAG_COWEXTSIZE, fsx_cowextsize, ..found };
     let is_set = (found.fsx_xflags, found.fsx_cowextsize) == (wanted.fsx_xflags, wanted.fsx_cowextsize);
-    if is_set { Ok(()) } else { set_attributes(image, wanted) }
+    if is_set { Ok(None) } else { set_attributes(image, wanted).map(|()| Some(found)) }
 }
 
 /// Returns where the next hole of a file begins, from an offset on, and where it ends; `None` if there is none before
@@ -283,7 +285,8 @@ pub fn clear_flags(file: impl AsFd, flags: u32) -> Result<()> {
     if left == found.fsx_xflags { Ok(()) } else { set_attributes(file, fsxattr { fsx_xflags: left, ..found }) }
 }
 
-fn set_attributes(file: impl AsFd, attributes: fsxattr) -> Result<()> {
+/// Sets the project id and the flags of an open file (`FS_IOC_FSSETXATTR`).
+pub fn set_attributes(file: impl AsFd, attributes: fsxattr) -> Result<()> {
     // SAFETY: the kernel reads one `struct fsxattr` from `attributes`, which outlives the call.
     let returned = unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR as Request, &raw const attributes) };
     checked(returned, "FS_IOC_FSSETXATTR")

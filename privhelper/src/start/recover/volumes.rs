@@ -4,14 +4,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bulkhead_protocol::{Bytes, CallId, VolumeId, VolumeKind};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use super::Recovery;
 use crate::bookkeeping::{Progress, Share, limits};
 use crate::log;
 use crate::start::marker::is_empty;
 use crate::start::refusal::{Refusal, Why};
-use crate::state::layout::{self, Entry};
+use crate::state::layout::{self, DATA, Entry};
 use crate::state::{Deleted, Kind, Pool, Record, Served, Volume};
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
@@ -124,13 +124,15 @@ impl Recovery {
         let origin = layout::read_origin(&directory).map_err(|error| format!("what it is a copy of: {error}"))?;
         let mut allocated = 0;
         let content = match record.spec.kind {
-            VolumeKind::Directory { inodes, .. } => {
-                let data = match layout::open_content(&served.directory, id, Kind::Directory, OFlags::PATH) {
-                    // A deletion of an unused volume was interrupted.
+            VolumeKind::Directory { inodes, mode } => {
+                let open = || layout::open_content(&served.directory, id, Kind::Directory, OFlags::PATH);
+                let data = match open() {
+                    // A deletion of an unused volume was interrupted, or has failed: nobody was told that it is gone.
                     Err(SysError { errno: Errno::NOENT, .. })
                         if record.unused && is_empty(&directory, c"").map_err(say)? =>
                     {
-                        return Ok(Found::Deleted);
+                        let mode = Mode::from_raw_mode(mode.get().into());
+                        file::make_directory(&directory, DATA, mode).and_then(|()| open()).map_err(say)?
                     }
                     data => data.map_err(say)?,
                 };

@@ -8,6 +8,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::pool::RECORD;
 use bulkhead_tests::rig::Rig;
+use bulkhead_tests::strace::Tracer;
 use rustix::fs::{XattrFlags, fsetxattr};
 
 cases! {
@@ -21,6 +22,9 @@ cases! {
     a_record_without_the_mark_may_hold_data,
     one_that_is_not_there_is_deleted_already,
     a_name_made_anew_is_unused_again,
+    a_deletion_that_fails_leaves_a_volume_that_can_be_used: Bare + Kernel,
+    a_publish_that_fails_is_no_use: Bare + Kernel,
+    a_use_that_cannot_be_taken_back_stays: Bare,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -160,4 +164,92 @@ fn a_name_made_anew_is_unused_again(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a"), unbind("vol-a", "a")])?;
     helper.ask_all([delete("vol-a"), create("vol-a", directory_spec(SIZE)), discard("vol-a")])
+}
+
+/// Starts a helper whose calls can be made to fail, and makes volumes.
+fn start_to_fail(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    rig.start_helper()?;
+    rig.helper()?.ask_all(kinds().map(|(id, spec)| create(id, spec)))
+}
+
+/// Makes these calls of the helper fail until the value is dropped.
+fn failing(rig: &Rig, calls: &str, error: &str) -> Result<Tracer> {
+    let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:error={error}"));
+    Tracer::follow_processes(&[rig.helper_pid()?], "/dev/null".as_ref(), &["-e", &trace, "-e", &inject])
+}
+
+/// Neither renaming nor marking works, nor in the end making the directory again that was removed as a step.
+fn a_deletion_that_fails_leaves_a_volume_that_can_be_used(rig: &mut Rig) -> Result<()> {
+    start_to_fail(rig)?;
+    for restart in [false, true] {
+        for calls in ["renameat2,fchmod", "renameat2,fchmod,mkdirat", "renameat2,fchmod,fsync"] {
+            for (id, spec) in kinds() {
+                let broken = failing(rig, calls, "EIO")?;
+                let answer = rig.helper()?.request(&discard(id))?;
+                ensure!(answer.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Io(_))), "{answer:?}");
+                let made = rig.helper()?.request(&create(id, spec))?;
+                let is_there = id == "vol-b" || rig.pool().volume(id).join("data").is_dir();
+                ensure!(is_there || made.is_err(), "{calls}: Create answers {made:?} without content");
+                ensure!(made.is_ok() || calls != "renameat2,fchmod", "{calls}: Create answers {made:?}");
+                drop(broken);
+                if restart {
+                    rig.restart_helper()?;
+                }
+                let (publish, unpublish) = publishing(id);
+                for request in publish.iter().chain(&unpublish) {
+                    rig.helper()?.ask(request)?;
+                }
+                rig.helper()?.ask_all([delete(id), create(id, spec)])?;
+                // Nor is it in the way of the same request.
+                let broken = failing(rig, calls, "EIO")?;
+                ensure!(rig.helper()?.request(&discard(id))?.is_err());
+                drop(broken);
+                rig.helper()?.ask_all([discard(id), create(id, spec)])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn a_publish_that_fails_is_no_use(rig: &mut Rig) -> Result<()> {
+    start_to_fail(rig)?;
+    for restart in [false, true] {
+        // Nothing is mounted; and no loop device is made.
+        for (id, calls) in [("vol-a", "move_mount"), ("vol-b", "mknodat")] {
+            let broken = failing(rig, calls, "ENOMEM")?;
+            let answer = rig.helper()?.request(&publishing(id).0[0])?;
+            ensure!(answer.is_err(), "{calls} fails, and it is answered {answer:?}");
+            drop(broken);
+            if restart {
+                rig.restart_helper()?;
+            }
+            rig.helper()?.ask(&discard(id))?;
+            ensure!(!rig.pool().volume(id).exists());
+        }
+        rig.helper()?.ask_all(kinds().map(|(id, spec)| create(id, spec)))?;
+    }
+    // The same request again is a use.
+    for (id, _) in kinds() {
+        let (publish, unpublish) = publishing(id);
+        for request in publish.iter().chain(&unpublish) {
+            rig.helper()?.ask(request)?;
+        }
+        check_refused(rig, id)?;
+    }
+    Ok(())
+}
+
+/// The record is written once, and not a second time.
+fn a_use_that_cannot_be_taken_back_stays(rig: &mut Rig) -> Result<()> {
+    start_to_fail(rig)?;
+    let flags = ["-e", "trace=move_mount,fsetxattr", "-e", "inject=move_mount:error=ENOMEM", "-e"];
+    let second = [&flags[..], &["inject=fsetxattr:error=EIO:when=2"]].concat();
+    // Each thread counts its own calls, and a connection has one.
+    let client = rig.helper()?;
+    let broken = Tracer::follow_processes(&[rig.helper_pid()?], "/dev/null".as_ref(), &second)?;
+    ensure!(client.request(&bind("vol-a", "vol-a"))?.is_err());
+    drop(broken);
+    check_refused(rig, "vol-a")?;
+    rig.helper()?.ask_all([bind("vol-a", "vol-a"), unbind("vol-a", "vol-a"), delete("vol-a")])
 }

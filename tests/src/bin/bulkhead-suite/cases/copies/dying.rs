@@ -8,13 +8,14 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::pool::{mount_anew, run};
+use bulkhead_tests::pool::{mount_anew, output, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 
 use super::{check_filled, fill, listed, take};
 
 cases! {
+    a_copy_that_fails_leaves_its_source_as_it_was: Bare + Xfs,
     a_pool_that_shuts_down_while_a_snapshot_is_taken: Bare + Xfs,
     a_pool_that_shuts_down_while_a_snapshot_is_restored: Bare + Xfs,
     a_pool_that_shuts_down_while_a_volume_is_cloned: Bare + Xfs,
@@ -118,4 +119,36 @@ fn check_kept(rig: &Rig, request: &Request) -> Result<()> {
         ensure!(entries.is_empty() && status.promised == 0 && status.emptying == 0, "{entries:?} {status:?}");
         Ok(())
     })
+}
+
+/// The unit in which shared blocks of an image are replaced, which is set before it is copied.
+fn copy_unit(rig: &Rig, id: &str) -> Result<String> {
+    output(Command::new("xfs_io").args(["-r", "-c", "cowextsize"]).arg(rig.pool().image(id)))
+}
+
+fn a_copy_that_fails_leaves_its_source_as_it_was(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    let helper = rig.started_helper()?;
+    helper.ask(&create("vol-a", image_spec(1 << 20)))?;
+    let before = copy_unit(rig, "vol-a")?;
+    ensure!(before.starts_with("[0]"), "{before}");
+    let copies = [create_snapshot("vol-a", "snap-a"), create_from("vol-c", image_spec(1 << 20), "vol-a")];
+    for call in ["fsync", "mkdirat", "renameat2"] {
+        let broken = Tracer::fail(rig.helper_pid()?, call, "EIO", "1+")?;
+        for copy in &copies {
+            let answer = rig.helper()?.request(copy)?;
+            ensure!(answer.is_err(), "{call} fails, and it is answered {answer:?}");
+        }
+        drop(broken);
+        ensure!(copy_unit(rig, "vol-a")? == before, "{call}: {}", copy_unit(rig, "vol-a")?);
+    }
+    // What a copy has set stays for the next, even if that fails.
+    rig.helper()?.ask(&copies[0])?;
+    let set = copy_unit(rig, "vol-a")?;
+    ensure!(set.starts_with("[4096]"), "{set}");
+    let broken = Tracer::fail(rig.helper_pid()?, "mkdirat", "EIO", "1+")?;
+    ensure!(rig.helper()?.request(&copies[1])?.is_err());
+    drop(broken);
+    ensure!(copy_unit(rig, "vol-a")? == set);
+    rig.helper()?.ask_all([copies[1].clone(), delete_snapshot("snap-a"), delete("vol-c"), delete("vol-a")])
 }

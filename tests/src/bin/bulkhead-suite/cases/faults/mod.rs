@@ -1,6 +1,7 @@
 //! A fault at every system call: the helper is killed there, or the call fails. Nothing is lost, done twice or left
 //! over.
 
+mod aftermath;
 mod allowed;
 mod operation;
 mod operations;
@@ -53,6 +54,74 @@ cases! {
     a_lack_of_memory_at_every_call_of_the_start: Bare + Long,
     something_busy_at_every_call_of_the_start: Bare + Long,
     an_interruption_at_every_call_of_the_start: Bare + Long,
+    any_other_request_after_an_error_finds_a_directory: Bare,
+    any_other_request_after_an_error_finds_a_device: Bare,
+    any_other_request_after_an_error_finds_a_filesystem: Bare,
+    any_other_request_after_an_error_finds_a_copy: Bare + Xfs,
+    every_other_request_after_an_error_finds_a_directory: Bare + Long,
+    every_other_request_after_an_error_finds_a_device: Bare + Long,
+    every_other_request_after_an_error_finds_a_device_in_use: Bare + Long,
+    every_other_request_after_an_error_finds_a_device_at_its_end: Bare + Long,
+    every_other_request_after_an_error_finds_a_filesystem: Bare + Long,
+    every_other_request_after_an_error_finds_a_filesystem_in_use: Bare + Long,
+    every_other_request_after_an_error_finds_a_filesystem_at_its_end: Bare + Long,
+    every_other_request_after_an_error_finds_a_copy: Bare + Long + Xfs,
+}
+
+fn any_other_request_after_an_error_finds_a_directory(rig: &mut Rig) -> Result<()> {
+    aftermath::others(rig, &aftermath::directory(), Sample(40))
+}
+
+fn any_other_request_after_an_error_finds_a_device(rig: &mut Rig) -> Result<()> {
+    aftermath::others(rig, &aftermath::device(), Sample(40))
+}
+
+fn any_other_request_after_an_error_finds_a_filesystem(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    aftermath::others(rig, &aftermath::filesystem(), Sample(30))
+}
+
+fn any_other_request_after_an_error_finds_a_copy(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    aftermath::others(rig, &aftermath::copy(), Sample(40))
+}
+
+fn every_other_request_after_an_error_finds_a_directory(rig: &mut Rig) -> Result<()> {
+    aftermath::others(rig, &aftermath::directory(), All(40))
+}
+
+// In one case, these would take longer than a case may.
+
+fn every_other_request_after_an_error_finds_a_device(rig: &mut Rig) -> Result<()> {
+    aftermath::others(rig, &aftermath::device().only(0..4), All(40))
+}
+
+fn every_other_request_after_an_error_finds_a_device_in_use(rig: &mut Rig) -> Result<()> {
+    aftermath::others(rig, &aftermath::device().only(4..8), All(40))
+}
+
+fn every_other_request_after_an_error_finds_a_device_at_its_end(rig: &mut Rig) -> Result<()> {
+    aftermath::others(rig, &aftermath::device().only(8..12), All(40))
+}
+
+fn every_other_request_after_an_error_finds_a_filesystem(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    aftermath::others(rig, &aftermath::filesystem().only(0..2), All(40))
+}
+
+fn every_other_request_after_an_error_finds_a_filesystem_in_use(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    aftermath::others(rig, &aftermath::filesystem().only(2..5), All(40))
+}
+
+fn every_other_request_after_an_error_finds_a_filesystem_at_its_end(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    aftermath::others(rig, &aftermath::filesystem().only(5..8), All(40))
+}
+
+fn every_other_request_after_an_error_finds_a_copy(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    aftermath::others(rig, &aftermath::copy(), All(40))
 }
 
 /// Background work comes last: what fails there is retried only after some seconds.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::Response;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::{Fault, Tracer, was_injected};
 use bulkhead_tests::wait;
@@ -31,7 +32,8 @@ pub fn kill(rig: &mut Rig, operations: &[Operation], extent: Extent) -> Result<(
 }
 
 fn killed_at(rig: &mut Rig, point: &Point<'_>, figures: &Figures) -> Result<bool> {
-    let (is_killed, answered) = request(rig, point, Fault::Kill)?;
+    let (is_killed, answer) = request(rig, point, Fault::Kill)?;
+    let answered = answer.is_ok();
     // After an answer there is nothing to wait for, unless there is work in the background; or unless the kill came after
     // the answer. strace is ended by then, and may have sent the signal without having said so: the helper is given the time
     // to die of it.
@@ -84,7 +86,8 @@ pub fn error(rig: &mut Rig, operations: &[Operation], extent: Extent) -> Result<
 }
 
 fn failed_at(rig: &mut Rig, point: &Point<'_>, fault: Fault, figures: &Figures) -> Result<bool> {
-    let (caused, answered) = request(rig, point, fault)?;
+    let (caused, answer) = request(rig, point, fault)?;
+    let answered = answer.is_ok();
     let call = point.call.name.as_str();
     let is_message = ["recvfrom", "recvmsg", "sendmsg", "setsockopt"].contains(&call);
     // Lowering a capability starts by checking what is raised.
@@ -113,10 +116,9 @@ fn failed_at(rig: &mut Rig, point: &Point<'_>, fault: Fault, figures: &Figures) 
     Ok(caused)
 }
 
-/// Sends the request of a point with a fault injected. Returns whether the fault occurred, and whether there was an
-/// answer.
-fn request(rig: &mut Rig, point: &Point<'_>, fault: Fault) -> Result<(bool, bool)> {
-    let Point { operation, call } = point;
+/// Sends the request of a point with a fault injected. Returns whether the fault occurred, and the answer, if there was one.
+pub fn request(rig: &mut Rig, point: &Point<'_>, fault: Fault) -> Result<(bool, Result<Response>)> {
+    let Point { operation, call, .. } = point;
     let session = Session::open(rig)?;
     operation
         .before
@@ -135,10 +137,11 @@ fn request(rig: &mut Rig, point: &Point<'_>, fault: Fault) -> Result<(bool, bool
             Ok(())
         });
     }
-    Ok((was_injected(&tracer.end()?), answer.is_ok()))
+    Ok((was_injected(&tracer.end()?), answer))
 }
 
-fn begin(rig: &mut Rig) -> Result<()> {
+/// Starts a helper on a pool, where there is what a kubelet makes before it calls.
+pub fn begin(rig: &mut Rig) -> Result<()> {
     if rig.pools.is_empty() {
         rig.add_pool("default")?;
     }
@@ -147,13 +150,14 @@ fn begin(rig: &mut Rig) -> Result<()> {
 }
 
 /// Cleans up after a point that failed, so that the next one has what it needs.
-fn renew(rig: &mut Rig, operation: &Operation) -> Result<()> {
+pub fn renew(rig: &mut Rig, operation: &Operation) -> Result<()> {
     rig.abandon();
     rig.start_helper()?;
     undo(rig, operation)?;
     emptied(rig)
 }
 
-fn name(point: &Point<'_>, fault: Fault) -> String {
+/// What a point and its fault are called.
+pub fn name(point: &Point<'_>, fault: Fault) -> String {
     format!("{}, {fault} at {}", point.operation.name, point.call)
 }

@@ -16,8 +16,8 @@ pub const FILESYSTEM: &str = "vol-f";
 pub const DIRECTORY: &str = "vol-a";
 pub const DEVICE: &str = "vol-b";
 /// A snapshot, and a volume that begins as a copy.
-const SNAPSHOT: &str = "snap-a";
-const COPY: &str = "vol-c";
+pub const SNAPSHOT: &str = "snap-a";
+pub const COPY: &str = "vol-c";
 const SIZE: u64 = 1 << 20;
 
 /// Who makes the system calls of an operation.

@@ -33,6 +33,21 @@ pub struct Point<'a> {
     pub operation: &'a Operation,
     /// The call.
     pub call: Call,
+    /// All that were made before it.
+    pub before: Vec<Call>,
+}
+
+/// The calls that write to a pool, or change what will be written.
+const WRITING: [&str; 11] = [
+    "fallocate", "fchmod", "fsetxattr", "fsync", "ftruncate", "mkdirat", "pwrite64", "quotactl_fd", "renameat2",
+    "syncfs", "unlinkat",
+];
+
+/// If the call of a point writes: the first call of each name that writes, from there on.
+pub fn lasting(point: &Point<'_>) -> Option<Vec<Call>> {
+    let made = |name: &str| point.before.iter().filter(|call| call.name == name).count();
+    let next = |name: &str| Call { name: name.to_owned(), number: made(name) + 1 };
+    WRITING.contains(&point.call.name.as_str()).then(|| WRITING.map(next).into())
 }
 
 /// Performs each operation once, and returns all of their system calls.
@@ -41,7 +56,9 @@ pub fn of<'a>(rig: &mut Rig, operations: &'a [Operation]) -> Result<Vec<Point<'a
     for operation in operations {
         let found = follow(rig, operation).with_context(|| format!("follow {}", operation.name))?;
         ensure!(!found.is_empty(), "{} makes no system call", operation.name);
-        points.extend(found.into_iter().map(|call| Point { operation, call }));
+        let before = |index: usize| found[..index].to_vec();
+        let each = found.iter().enumerate();
+        points.extend(each.map(|(index, call)| Point { operation, call: call.clone(), before: before(index) }));
     }
     Ok(points)
 }

@@ -25,6 +25,7 @@ cases! {
     an_ext4_that_shuts_down_after_a_sync_and_before_its_proof: Bare,
     an_xfs_whose_disk_takes_no_more_writes: Bare + Host,
     an_ext4_whose_disk_takes_no_more_writes: Bare,
+    a_growth_that_cannot_be_undone_stays_promised: Bare,
 }
 
 const SIZE: u64 = 1 << 20;
@@ -200,4 +201,33 @@ fn until_dead(rig: &Rig, disk: &Disk, removes: bool) -> Result<Vec<String>> {
         return Ok(done);
     }
     anyhow::bail!("{MOST} requests have succeeded on a disk that takes no more writes")
+}
+
+/// Neither the new record is written nor the old one: either size may be found after a power cut.
+fn a_growth_that_cannot_be_undone_stays_promised(rig: &mut Rig) -> Result<()> {
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    let helper = rig.started_helper()?;
+    let inodes = Inodes::try_from(8192)?;
+    let image = |size| Request::GrowImage { volume: volume("vol-b"), size: bytes(size) };
+    let directory = |size| Request::SetQuota { volume: volume("vol-a"), size: bytes(size), inodes };
+    helper.ask_all([create("vol-a", directory_spec_with(SIZE, 8192)), create("vol-b", image_spec(SIZE))])?;
+    let promised = |rig: &Rig| Ok::<_, anyhow::Error>(rig.helper()?.pool_status("default")?.promised);
+    let before = promised(rig)?;
+    for grow in [&image as &dyn Fn(u64) -> Request, &directory] {
+        let begun = promised(rig)?;
+        for (tried, then) in [(2, 2), (4, 3), (5, 3)] {
+            let broken = Tracer::fail(rig.helper_pid()?, "fsetxattr", "EIO", "1+")?;
+            for _ in 0..2 {
+                let answer = rig.helper()?.request(&grow(tried * SIZE))?;
+                ensure!(answer.is_err(), "{answer:?}");
+                ensure!(promised(rig)? == begun + (tried - 1) * SIZE, "{} from {begun}", promised(rig)?);
+            }
+            drop(broken);
+            // The same size, a smaller one, or the one that it has completes it.
+            ensure!(rig.helper()?.ask(&grow(then * SIZE))? == bulkhead_protocol::Reply::Size(bytes(then * SIZE)));
+            ensure!(promised(rig)? == begun + (then - 1) * SIZE, "{} from {begun}", promised(rig)?);
+        }
+    }
+    ensure!(promised(rig)? == before + 4 * SIZE && fs::metadata(rig.pool().image("vol-b"))?.len() == 3 * SIZE);
+    rig.restarted_helper()?.ask_all([delete("vol-a"), delete("vol-b")])
 }

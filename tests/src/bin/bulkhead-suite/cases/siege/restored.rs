@@ -3,17 +3,23 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use bulkhead_protocol::ErrorKind;
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
+
+use crate::cases::filesystems;
 
 cases! {
     files_restored_before_the_first_use_are_kept: Filesystem,
     an_image_restored_before_the_first_use_is_kept: Filesystem,
+    a_filesystem_restored_before_the_first_use_is_kept: Bare + Filesystem,
+    a_filesystem_that_is_as_it_was_made_is_deleted: Bare + Filesystem,
 }
 
 const SIZE: u64 = 4 << 20;
@@ -77,6 +83,62 @@ fn an_image_restored_before_the_first_use_is_kept(rig: &mut Rig) -> Result<()> {
                 ensure!(&found == b"content", "at {offset}: {found:?}");
                 Ok(())
             })?;
+        }
+    }
+    Ok(())
+}
+
+/// The images of volumes with filesystems: sparse and whole.
+fn specs() -> [bulkhead_protocol::VolumeSpec; 2] {
+    [filesystem_spec(filesystems::SIZE), preallocated_filesystem_spec(filesystems::SIZE)]
+}
+
+/// A saved image is put back as the pages say, into a volume that was made anew: its record says that it was never used.
+fn a_filesystem_restored_before_the_first_use_is_kept(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    let helper = rig.started_helper()?;
+    helper.ask_all([create("vol-s", specs()[0]), mount_filesystem("vol-s"), bind("vol-s", "s")])?;
+    fs::write(rig.target("s/file"), "content")?;
+    helper.ask_all([unbind("vol-s", "s"), unmount_filesystem("vol-s")])?;
+    let saved = rig.work().join("saved");
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        run(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([from, to]))
+    };
+    copy(&rig.pool().image("vol-s"), &saved)?;
+    for spec in specs() {
+        rig.eventually(10, || rig.helper()?.ask(&create("vol-a", spec)))?;
+        copy(&saved, &rig.pool().image("vol-a"))?;
+        for restart in [false, true] {
+            if restart {
+                rig.restart_helper()?;
+            }
+            denied(rig.helper()?.request(&discard("vol-a"))?, ErrorKind::Refused, "may hold data")?;
+        }
+        let helper = rig.helper()?;
+        helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
+        ensure!(fs::read(rig.target("a/file"))? == b"content");
+        helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a")])?;
+    }
+    fs::remove_file(saved)?;
+    Ok(())
+}
+
+/// Growing is no use, nor is a restart.
+fn a_filesystem_that_is_as_it_was_made_is_deleted(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    rig.start_helper()?;
+    for spec in specs() {
+        for (grown, restart) in [(false, false), (true, false), (true, true)] {
+            // The room of the one before is free a moment later.
+            rig.eventually(10, || rig.helper()?.ask(&create("vol-a", spec)))?;
+            if grown {
+                rig.helper()?.ask(&grow_filesystem("vol-a", 2 * filesystems::SIZE))?;
+            }
+            if restart {
+                rig.restart_helper()?;
+            }
+            rig.helper()?.ask(&discard("vol-a"))?;
+            ensure!(!rig.pool().volume("vol-a").exists());
         }
     }
     Ok(())

@@ -6,9 +6,10 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{ErrorKind, Response};
 use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
-use bulkhead_tests::pool::Pool;
+use bulkhead_tests::pool::{Pool, mount_anew};
 use bulkhead_tests::rig::Rig;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -16,6 +17,7 @@ cases! {
     a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished: Bare + Kernel,
     a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted: Bare + Kernel,
     an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted: Bare + Kernel,
+    a_volume_in_use_of_a_pool_without_its_disk_is_not_made_in_another: Bare + Kernel,
 }
 
 const SIZE: u64 = 1 << 20;
@@ -103,4 +105,27 @@ fn an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(rig: &mut Ri
     check_in_use(rig, &old)?;
     put_back(rig, old)?;
     answers.into_iter().try_for_each(|answer| kept(answer?))
+}
+
+/// Of two volumes with one id, neither could be unpublished.
+fn a_volume_in_use_of_a_pool_without_its_disk_is_not_made_in_another(rig: &mut Rig) -> Result<()> {
+    let old = take_out(rig)?;
+    let directory = old.directory.clone();
+    // Its disk is missing, and it is still configured.
+    rig.kill_helper()?;
+    rig.pools.push(old);
+    unmount(&directory, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+    let helper = rig.started_helper()?;
+    for (id, spec) in [("vol-a", directory_spec(SIZE)), (OLD_B, image_spec(SIZE))] {
+        for _ in 0..2 {
+            denied(helper.request(&create(id, spec))?, ErrorKind::PoolBroken, "may be in pool old")?;
+        }
+    }
+    ensure!(fs::read(rig.target("a/file"))? == b"content");
+    // The other pool serves whatever is not seen.
+    helper.ask_all([create("vol-x", directory_spec(SIZE)), delete("vol-x")])?;
+    rig.kill_helper()?;
+    mount_anew(&rig.run_options, &directory)?;
+    let helper = rig.started_helper()?;
+    helper.ask_all([unbind("vol-a", "a"), remove_device(OLD_B, "b"), detach(OLD_B), delete("vol-a"), delete(OLD_B)])
 }
