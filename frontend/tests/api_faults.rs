@@ -407,7 +407,7 @@ async fn an_agent_whose_policies_are_not_in_force_does_not_start() {
     ] {
         let helper = helper();
         let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |_, path| {
-            let list = path.ends_with(of).then(|| mock_api::confined_without(path, missing)).flatten();
+            let list = path.ends_with(of).then(|| mock_api::policies::confined_without(path, missing)).flatten();
             list.map(|list| Fault::Refuse(200, list))
         })
         .await;

@@ -15,9 +15,11 @@ use tokio::sync::Notify;
 
 use super::api::events::Events;
 use super::api::failure::Failure;
+use super::api::first_lists::FirstLists;
 use super::api::node_identity::NodeIdentity;
 use super::identity::ClusterIdentity;
 use super::memory::Memory;
+use crate::server::Shutdown;
 use crate::volumes::{Guard, InFlight, Volumes};
 
 /// The base of all controllers. It knows none of them.
@@ -89,13 +91,21 @@ pub struct Stores {
     pub persistent_volumes: Store<PersistentVolume>,
     /// The objects of snapshots on this node, and those that no node has yet. The cluster may not know the kind.
     pub contents: Store<VolumeSnapshotContent>,
+    /// Which of them have been listed.
+    pub lists: FirstLists,
+    /// When they are not watched any more.
+    pub end: Shutdown,
 }
 
 impl Stores {
     /// Waits until PersistentVolumes and classes have been listed once: before that, an unknown one must not be
     /// mistaken for a missing one. Returns whether they have; if not, the agent is stopping.
     pub async fn are_complete(&self) -> bool {
-        self.persistent_volumes.wait_until_ready().await.is_ok() && self.classes.wait_until_ready().await.is_ok()
+        tokio::select! {
+            biased;
+            () = self.end.begun() => false,
+            () = self.lists.are_complete(&["persistentvolumes", "storageclasses"]) => true,
+        }
     }
 }
 

@@ -8,6 +8,8 @@
 //!
 //! - `agent`: the agent's life cycle
 //! - `view`: what others may ask of the agent
+//! - `work`: what the agent does in a term
+//! - `watches`: what it watches in a term
 //! - `claims`: the controller of claims, and their watch
 //! - `snapshots`: the controller of VolumeSnapshotContents, and their watch
 //! - `volumes`: the controller of PersistentVolumes, orphaned volumes, and missing ones
@@ -16,6 +18,7 @@
 //! - `health`: events about pools and volumes that need attention
 //! - `renewal`: the token of an agent on a host, renewed by the agent itself
 //! - `labels`: watching the objects that concern this node
+//! - `term`: the tasks of one stretch of work, which end together
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
@@ -38,7 +41,10 @@ mod persistent_volumes;
 mod reconcile;
 mod renewal;
 mod snapshots;
+mod term;
 mod view;
+mod watches;
+mod work;
 
 pub use agent::Agent;
 pub use api::server::{ApiServer, ApiServerError};

@@ -15,6 +15,7 @@ use kube::runtime::applier;
 use kube::runtime::controller::{Action, Config, Error as ApplierError};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
+use tokio::sync::watch;
 use tracing::warn;
 
 use super::api::backoff::retry_delay;
@@ -22,6 +23,7 @@ use super::api::failure::Failure;
 use super::memory::Memory;
 use crate::call_id::numbered;
 use crate::metrics::METRICS;
+use crate::server::Shutdown;
 
 /// How many objects of a kind are worked on at a time. More would only wait for the helper.
 const CONCURRENCY: u16 = 16;
@@ -44,9 +46,17 @@ pub trait Controller: Send + Sync + 'static {
     fn gone(&self) {}
 }
 
-/// Has `controller` look at the objects in `store` as they change, until `changes` ends.
-pub async fn run<C: Controller>(controller: Arc<C>, store: Store<C::Object>, changes: Changes<C::Object>) {
-    let reconciler = |object, controller| Box::pin(look::<C>(object, controller));
+/// Has `controller` look at the objects in `store` as they change, until `end` begins; then the looks in progress are
+/// completed.
+pub async fn run<C: Controller>(
+    controller: Arc<C>,
+    store: Store<C::Object>,
+    changes: Changes<C::Object>,
+    end: Shutdown,
+) {
+    let looks = Looks::default();
+    let (mut in_progress, begun) = (looks.0.subscribe(), end.clone());
+    let reconciler = move |object, controller| Box::pin(look::<C>(object, controller, looks.clone()));
     let error_policy = |object: Arc<C::Object>, failure: &Failure, controller: Arc<C>| {
         let failures = controller.memory().count_failure(&object.uid().unwrap_or_default(), failure.is_final());
         let delay = retry_delay(failures, failure);
@@ -55,18 +65,52 @@ pub async fn run<C: Controller>(controller: Arc<C>, store: Store<C::Object>, cha
         log(&kind, &object.name_any(), failure, delay);
         Action::requeue(delay)
     };
-    let changes = changes.map(Ok::<_, Infallible>);
+    let changes = changes.map(Ok::<_, Infallible>).take_until(Box::pin(async move { begun.begun().await }));
     let config = Config::default().concurrency(CONCURRENCY);
     let mut outcomes = Box::pin(applier(reconciler, error_policy, Arc::clone(&controller), store, changes, config));
-    while let Some(outcome) = outcomes.next().await {
-        if let Err(ApplierError::ObjectNotFound(object)) = outcome {
-            controller.memory().forget(object.extra.uid.as_deref().unwrap_or_default());
-            controller.gone();
+    let looking = async {
+        while let Some(outcome) = outcomes.next().await {
+            if let Err(ApplierError::ObjectNotFound(object)) = outcome {
+                controller.memory().forget(object.extra.uid.as_deref().unwrap_or_default());
+                controller.gone();
+            }
         }
+    };
+    // The applier never ends if its changes do before the store is complete, so it is not waited for.
+    let idle = async {
+        end.begun().await;
+        // It cannot fail: the applier has the sender.
+        let _ = in_progress.wait_for(|looks| *looks == 0).await;
+    };
+    tokio::select! {
+        biased;
+        () = looking => {}
+        () = idle => {}
     }
 }
 
-async fn look<C: Controller>(object: Arc<C::Object>, controller: Arc<C>) -> Result<Action, Failure> {
+/// How many looks of a controller are in progress.
+#[derive(Clone, Default)]
+struct Looks(watch::Sender<usize>);
+
+impl Looks {
+    fn begin(self) -> Look {
+        self.0.send_modify(|looks| *looks += 1);
+        Look(self)
+    }
+}
+
+/// One of them.
+struct Look(Looks);
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|looks| *looks -= 1);
+    }
+}
+
+async fn look<C: Controller>(object: Arc<C::Object>, controller: Arc<C>, looks: Looks) -> Result<Action, Failure> {
+    let _look = looks.begin();
     let uid = object.uid().unwrap_or_default();
     // The watch has not reported the agent's own last write yet: the state after it is on its way.
     if controller.memory().is_outdated(&uid, object.meta().resource_version.as_deref()) {

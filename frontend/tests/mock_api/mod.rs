@@ -2,10 +2,11 @@
 
 pub mod agent;
 pub mod contents;
+pub mod policies;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -14,12 +15,13 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
-use bulkhead_model::objects::names;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, broadcast};
 
 use self::contents::Contents;
+use self::policies::Policies;
+pub use self::policies::{BINDINGS, POLICIES};
 
 /// What the mock does instead of serving a request.
 pub enum Fault {
@@ -32,11 +34,6 @@ pub enum Fault {
     /// Prepares the answer at once, and sends it when the test lets it.
     Late(Arc<Notify>),
 }
-
-/// The list of policies, as the end of a path.
-pub const POLICIES: &str = "validatingadmissionpolicies";
-/// The list of their bindings.
-pub const BINDINGS: &str = "validatingadmissionpolicybindings";
 
 type Rule = Box<dyn FnMut(&Method, &str) -> Option<Fault> + Send>;
 
@@ -67,7 +64,10 @@ struct Shared {
     /// Events of the watch on claims.
     events: broadcast::Sender<Value>,
     contents: Contents,
+    policies: Policies,
     rule: Mutex<Rule>,
+    /// How many clients wait for an answer that the test has not let go.
+    waiting: AtomicUsize,
     seen: Mutex<Vec<Seen>>,
 }
 
@@ -86,7 +86,9 @@ impl MockApi {
             registered: AtomicBool::default(),
             events: broadcast::Sender::new(64),
             contents: Contents::default(),
+            policies: Policies::default(),
             rule: Mutex::new(Box::new(rule)),
+            waiting: AtomicUsize::default(),
             seen: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -131,9 +133,19 @@ impl MockApi {
         self.shared.events.receiver_count() > 0
     }
 
+    /// How many clients still wait for a [late](Fault::Late) answer.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::SeqCst)
+    }
+
     /// The objects of snapshots. Their kind is unknown until there is one.
     pub fn contents(&self) -> &Contents {
         &self.shared.contents
+    }
+
+    /// The policies that confine agents.
+    pub fn policies(&self) -> &Policies {
+        &self.shared.policies
     }
 
     /// Stores the PersistentVolume `volume`.
@@ -191,9 +203,26 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Res
     };
     let answer = answer_to(&shared, &method, &path, &query, &body);
     if let Some(now) = now {
+        let _waiting = Waiting::new(&shared.waiting);
         now.notified().await;
     }
     answer
+}
+
+/// A client that waits. It is dropped when the client goes away, too.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &Value) -> Response {
@@ -203,6 +232,7 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         return answer;
     }
     match *method {
+        Method::GET if name == POLICIES || name == BINDINGS => shared.policies.answer(name, query),
         Method::GET if query.contains("watch=true") => {
             watch(if claims { Some(shared.events.subscribe()) } else { None })
         }
@@ -216,8 +246,6 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         Method::GET if name == "storageclasses" => {
             answer(200, &list("storage.k8s.io/v1", "StorageClass", &shared.classes, query))
         }
-        Method::GET if name == POLICIES => answer(200, &policies_without(None, query)),
-        Method::GET if name == BINDINGS => answer(200, &bindings_without(None, query)),
         Method::GET if name == "bulkhead-claims" || name == "bulkhead-contents" => {
             answer(200, &json!({ "metadata": { "name": name } }))
         }
@@ -252,48 +280,6 @@ fn written(shared: &Shared, path: &str) -> Value {
     let object = object.get_or_insert_with(|| json!({ "metadata": { "name": name } }));
     object["metadata"]["resourceVersion"] = json!("1000");
     object.take()
-}
-
-/// The answer to a request for the list called [`POLICIES`] or [`BINDINGS`], in which one is missing.
-pub fn confined_without(path: &str, missing: &str) -> Option<Value> {
-    match path.rsplit('/').next()? {
-        POLICIES => Some(policies_without(Some(missing), "")),
-        BINDINGS => Some(bindings_without(Some(missing), "")),
-        _ => None,
-    }
-}
-
-fn policies_without(missing: Option<&str>, query: &str) -> Value {
-    let policies: Vec<_> = agent_policies(missing).map(policy).collect();
-    list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", &policies, query)
-}
-
-fn bindings_without(missing: Option<&str>, query: &str) -> Value {
-    let binding = |name| {
-        let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
-        json!({ "metadata": { "name": name }, "spec": spec })
-    };
-    let bindings: Vec<_> = agent_policies(missing).map(binding).collect();
-    list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", &bindings, query)
-}
-
-fn agent_policies(missing: Option<&str>) -> impl Iterator<Item = &'static str> {
-    names::AGENT_POLICIES.into_iter().filter(move |name| Some(*name) != missing)
-}
-
-/// A policy that confines agents.
-fn policy(name: &str) -> Value {
-    let agent = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
-    let mut conditions = json!([{ "name": "agent", "expression": agent }]);
-    if name == names::BINDING_POLICY {
-        conditions = json!([]);
-    }
-    let everything = json!({ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] });
-    let spec = json!({ "matchConditions": conditions, "matchConstraints": { "resourceRules": [everything] },
-                       "validations": [{ "expression": "variables.own" }] });
-    // Its expressions are not compared with those of this release.
-    let metadata = json!({ "name": name, "labels": { "app.kubernetes.io/version": "0.0.1" } });
-    json!({ "metadata": metadata, "spec": spec })
 }
 
 /// The object of that name, or the answer that there is none.

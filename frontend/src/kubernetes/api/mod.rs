@@ -9,6 +9,7 @@ pub mod credential;
 pub mod csi_node;
 pub mod events;
 pub mod failure;
+pub mod first_lists;
 pub mod instrument;
 pub mod node_identity;
 pub mod own_token;

@@ -12,6 +12,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Config, Event};
 use tracing::warn;
 
+use super::first_lists::FirstLists;
 use super::instrument;
 use super::rewound::is_rewound;
 use crate::readiness::Readiness;
@@ -30,9 +31,11 @@ pub fn config() -> Config {
 /// listed anew.
 ///
 /// Every watch starts with a list, and may have to start again with another one. A list replaces the store once it is
-/// complete, so what it adds and what it lacks is reported only then: before that, a reader would find the old store.
+/// complete, so what it adds and what it lacks is reported only then: before that, a reader would find the old store. The
+/// first one is expected among `lists`.
 pub fn follow<K>(
     readiness: Readiness,
+    lists: FirstLists,
     mut writer: Writer<K>,
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
     rewound: impl Fn() + Send + 'static,
@@ -42,6 +45,7 @@ where
 {
     let known = writer.as_reader();
     let resource = K::plural(&());
+    lists.expect(&resource);
     let mut listed = HashSet::new();
     events.flat_map(move |event| {
         let mut changed = Vec::new();
@@ -59,6 +63,9 @@ where
                         .extend(known.get(&ObjectRef::from_obj(object)).map(|known| ObjectRef::from_obj(&*known))),
                 }
                 writer.apply_watcher_event(&event);
+                if matches!(event, Event::InitDone) {
+                    lists.complete(&resource);
+                }
             }
             Err(error) => {
                 let reason = interruption(&error);
@@ -97,7 +104,13 @@ mod tests {
 
     async fn reported_after(events: Vec<Event<ConfigMap>>) -> Vec<(String, bool)> {
         let (known, writer) = store();
-        let changed = follow(Readiness::default(), writer, stream::iter(events.into_iter().map(Ok)), || {});
+        let changed = follow(
+            Readiness::default(),
+            FirstLists::default(),
+            writer,
+            stream::iter(events.into_iter().map(Ok)),
+            || {},
+        );
         // Each object is looked up in the store as soon as it is reported.
         let mut reported: Vec<_> =
             changed.map(|object| (object.name.clone(), known.get(&object).is_some())).collect().await;

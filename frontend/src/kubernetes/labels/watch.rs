@@ -48,11 +48,13 @@ pub trait Labelled: Sized + Send + 'static {
     fn find_unlabelled(client: &Client, scope: &Scope) -> impl Future<Output = Found<Self>> + Send;
 }
 
-/// The objects of one kind in `scope`.
-pub fn watch<K: Labelled>(client: Client, scope: Scope) -> impl Stream<Item = Watched<K>> + Send {
+/// The objects of one kind in `scope`, for as long as the other part of the result is polled.
+pub fn watch<K: Labelled>(
+    client: Client,
+    scope: Scope,
+) -> (impl Stream<Item = Watched<K>> + Send, impl Future<Output = ()> + Send) {
     let (sender, receiver) = mpsc::channel(0);
-    tokio::spawn(feed(client, scope, sender));
-    receiver
+    (receiver, feed(client, scope, sender))
 }
 
 /// Watches, and switches modes when the policy is added or removed.

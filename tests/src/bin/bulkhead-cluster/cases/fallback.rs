@@ -2,6 +2,7 @@
 //! confines them, nothing does.
 
 use std::collections::BTreeMap;
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -18,6 +19,7 @@ cases! {
     claims_are_found_without_the_policy: Bare + Recent + Alone("removes the policies"),
     claims_from_before_the_policy_are_found: Bare + Recent + Alone("removes the policies"),
     an_agent_works_only_while_it_is_confined: Alone("removes a policy"),
+    an_agent_that_loses_a_policy_as_it_starts_works_again: Alone("removes a policy"),
 }
 
 /// Runs `test` while the policies that set labels are removed, and then applies them again.
@@ -151,6 +153,42 @@ fn an_agent_works_only_while_it_is_confined(cluster: &mut Cluster) -> Result<()>
         // Later tests need the policies even if this one has failed.
         restore()?;
         noticed?;
+        cluster.bound(&data)?;
+        cluster.access.wait(cluster.patience(), "the agent to be ready again", || {
+            monitoring::check_ready(&cluster.agents[0].rig, 200, "[+]agent ok")
+        })?;
+    }
+    Ok(())
+}
+
+/// How long an upgrade that replaces a policy may leave it out.
+const REPLACED_WITHIN: Duration = Duration::from_secs(4);
+
+/// All agents that start while an upgrade replaces a policy see this, and nobody restarts them.
+fn an_agent_that_loses_a_policy_as_it_starts_works_again(cluster: &mut Cluster) -> Result<()> {
+    let kubeconfig = cluster.access.kubeconfig();
+    let name = "bulkhead-agent-claims";
+    for milliseconds in [0, 100, 300] {
+        cluster.agent().rig.kill_frontend()?;
+        cluster.agent().rig.launch_frontend()?;
+        cluster.access.wait(cluster.patience(), "the agent to start", || {
+            ensure!(cluster.agents[0].rig.frontend_log()?.contains(" working for Kubernetes"), "it does not yet");
+            Ok(())
+        })?;
+        sleep(Duration::from_millis(milliseconds));
+        let lost = manifests::kubectl(&kubeconfig, &["delete", "validatingadmissionpolicybinding", name]);
+        let noticed = lost.and_then(|_| {
+            let why = format!("Binding {name} is missing");
+            let check = || monitoring::check_ready(&cluster.agents[0].rig, 503, &why);
+            cluster.access.wait(REPLACED_WITHIN, "the agent to stop", check)?;
+            sleep(REPLACED_WITHIN);
+            Ok(())
+        });
+        // Later tests need the policies even if this one has failed.
+        manifests::apply(&kubeconfig, "base")?;
+        noticed?;
+        let data = format!("data-{milliseconds}");
+        cluster.create_claim(&on(claim(&data, &cluster.class, "8Mi"), &cluster.node()))?;
         cluster.bound(&data)?;
         cluster.access.wait(cluster.patience(), "the agent to be ready again", || {
             monitoring::check_ready(&cluster.agents[0].rig, 200, "[+]agent ok")
