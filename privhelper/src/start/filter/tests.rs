@@ -172,7 +172,7 @@ fn a_mounter_makes_mounts_of_one_kind_and_does_nothing_else() {
 fn a_child_of_the_start_looks_and_changes_nothing() {
     // O_DIRECTORY | O_CLOEXEC; then for writing, for both, making one, emptying one, without a name.
     for (flags, allowed) in
-        [(0x9_0000, true), (1, false), (2, false), (0o100, false), (0o1000, false), (0o2_0200_002, false)]
+        [(0x9_0000, true), (1, false), (2, false), (0o100, false), (0o1000, false), (0o20_200_002, false)]
     {
         assert_eq!(child(libc::SYS_openat, &[0, 0, flags]), allowed, "{flags:#o}");
     }
