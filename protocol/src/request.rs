@@ -113,7 +113,7 @@ macro_rules! requests {
 
 requests! {
     /// Creates a volume. One that already exists with the same settings is taken to be the same volume.
-    Create "create", since 1, Disk, changes, [SysAdmin] {
+    Create "create", since 1, Disk, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
         /// The pool to create it in.

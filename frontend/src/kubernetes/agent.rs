@@ -103,7 +103,7 @@ impl Agent {
         let Context { client, agent, stores, .. } = &*context;
         let ended = tokio::select! {
             biased;
-            why = confinement::lost(client, &agent.node.account, agent.driver.as_str()) => Some(Ended::Unconfined(why)),
+            why = confinement::lost(client, &agent.node.account, agent.driver.as_str(), &stores.lists) => Some(Ended::Unconfined(why)),
             () = shutdown.begun() => None,
             broken = term.broken() => Some(Ended::Broken(broken)),
             never = stores.lists.guard(first_lists::PATIENCE, &self.readiness) => match never {},
@@ -112,7 +112,9 @@ impl Agent {
         if let Some(why) = &ended {
             error!("not working for Kubernetes any more: {why}");
             self.view.is_starting(why.to_string());
-            self.readiness.not_ready(Part::Agent, why);
+            for part in Part::OF_AGENT {
+                self.readiness.not_ready(part, why);
+            }
         }
         term.finish().await;
         ended

@@ -176,6 +176,11 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
     match make() {
         // An earlier attempt failed, and what it left could not be put aside then.
         Err(SysError { errno: Errno::EXIST, .. }) => {
+            // What was deleted in its place is being emptied under its name, which nothing else may have until then.
+            let status = file::status_at(&served.directory, &*name).map_err(cannot)?;
+            if layout::is_deleted_in_place(&status) {
+                return Err(still_there());
+            }
             let aside = served.put_aside(&name).map_err(cannot)?;
             state.volumes.rename_deleted(pool, &name, &aside.name);
             served.deletions.wake(aside.name == name);

@@ -12,7 +12,7 @@ use bulkhead_protocol::{
 use linux_raw_sys::general::fsxattr;
 use rustix::fs::OFlags;
 
-use super::filesystem::{check_growth, check_mark, root};
+use super::filesystem::{check_growth, check_mark, root, settle_growth};
 use crate::bookkeeping::{Original, check_filesystem, make};
 use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
 use crate::sys::{Called, Result as SysResult, extents, file};
@@ -175,7 +175,7 @@ fn prepare(source: &Held<'_>, volume: &Volume, image: &OwnedFd, before: &mut Opt
         let mut found = extents()?;
         if found <= pool.config.extents {
             *before = file::set_copy_unit(image)?;
-            flush(source.state, volume)?;
+            flush(source.state, volume, image)?;
             // What is written out now may be in very many more.
             found = extents()?;
         }
@@ -194,11 +194,14 @@ fn prepare(source: &Held<'_>, volume: &Volume, image: &OwnedFd, before: &mut Opt
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.
-fn flush(state: &State, volume: &Volume) -> SysResult<()> {
+fn flush(state: &State, volume: &Volume, image: &OwnedFd) -> SysResult<()> {
     let Some(device) = volume.device else { return Ok(()) };
     match volume.kind() {
         Kind::Filesystem => match root(volume)? {
-            Some(root) => rustix::fs::syncfs(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?).by("syncfs"),
+            Some(root) => {
+                settle_growth(image, &root, volume.record.spec.size)?;
+                rustix::fs::syncfs(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?).by("syncfs")
+            }
             None => Ok(()),
         },
         _ => file::sync(state.loops.open_existing(device.number)?),

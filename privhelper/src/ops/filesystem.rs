@@ -2,6 +2,7 @@
 //! device is never mounted.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
 use caps::Capability;
@@ -16,7 +17,7 @@ use crate::state::{
     Device, Held, Kind, Mounting, Served, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
 };
 use crate::sys::capability::raise;
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file, xfs};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, xfs};
 
 /// Mounts the filesystem in a volume's image.
 pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {
@@ -31,13 +32,15 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
     mounting(&held, served)?;
     let image = held.open_content(OFlags::RDONLY)?;
     check_growth(held.id, &image, volume.record.spec.size, size)?;
-    if !volume.published.is_empty() {
-        // A filesystem that has shut down, or cannot be reached, says so before its image is grown.
+    if !volume.published.is_empty() || volume.device.is_some() {
+        // A filesystem that has shut down, or cannot be reached, says so before its image is grown. One that was let go while
+        // it was frozen still is.
         mount(&mut held)?;
     }
     let (id, (volume, _)) = (held.id, held.existing(Kind::Filesystem)?);
     let root = root(volume).map_err(|error| cannot_grow(id, error))?;
-    if let Some(root) = root.as_ref().filter(|_| !is_grown(&image, size)) {
+    let wanted = size.max(volume.record.spec.size);
+    if let Some(root) = root.as_ref().filter(|_| !is_grown(&image, wanted)) {
         // One that its pod has frozen would keep a growth waiting.
         settle(&image, root).map_err(|error| cannot_grow(id, error))?;
     }
@@ -110,33 +113,48 @@ pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
     })
 }
 
+/// How long to wait before trying again to thaw what an earlier helper has left frozen.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Mounts the filesystems that an earlier helper has left mounted once more: this finds the same ones. Those that it has left
-/// frozen are thawed.
-pub fn take_over_filesystems(state: &State) {
+/// frozen are thawed, for as long as it takes after all were tried, and `tried` was called: whoever writes to one waits for
+/// nothing else.
+pub fn take_over_filesystems(state: &State, tried: impl FnOnce()) {
     let is_attached = |volume: &Volume| volume.kind() == Kind::Filesystem && volume.device.is_some();
-    let attached = state.volumes.page(None, usize::MAX, |id, volume| is_attached(volume).then(|| id.clone()));
-    for id in attached {
-        // A request that has it by now mounts it if need be.
-        let Ok(mut held) = state.hold(&id) else { continue };
-        let Some((volume, device)) = held.known().and_then(|volume| Some((volume, volume.device?))) else { continue };
-        let is_left = !volume.published.is_empty() || volume.seen_elsewhere;
-        let (pool, image) = (volume.pool.clone(), held.open_content(OFlags::RDONLY));
-        let (Ok(Served { mounting: Some(mounting), .. }), Ok(image)) = (&pool.state, image) else { continue };
-        let keep = || {
-            if mounting.keeps(device.number)? || !is_left && !layout::is_noted_frozen(&image)? {
-                return Ok(());
-            }
-            let mount = mounting.make(device.number)?;
-            thaw_left(&image, &mount)?;
-            if is_left { mounting.keep(device.number, &mount) } else { Ok(()) }
-        };
-        if let Err(error) = keep() {
-            log::warning!(
-                "the filesystem of a volume is out of reach until it is published anew volume={id} error={error}"
-            );
-            held.change(|volume| volume.unmountable = Some(error.errno));
-        }
+    let mut left = state.volumes.page(None, usize::MAX, |id, volume| is_attached(volume).then(|| id.clone()));
+    left.retain(|id| !is_taken_over(state, id));
+    tried();
+    while !left.is_empty() {
+        std::thread::sleep(RETRY_INTERVAL);
+        left.retain(|id| !is_taken_over(state, id));
     }
+}
+
+/// Takes over the filesystem of a volume if there is one to be taken over; `false` if it may be frozen still.
+fn is_taken_over(state: &State, id: &VolumeId) -> bool {
+    // Whoever has it may not know that it is frozen.
+    let Ok(mut held) = state.hold(id) else { return false };
+    let Some((volume, device)) = held.known().and_then(|volume| Some((volume, volume.device?))) else { return true };
+    let is_left = !volume.published.is_empty() || volume.seen_elsewhere;
+    let (pool, size, image) = (volume.pool.clone(), volume.record.spec.size, held.open_content(OFlags::RDONLY));
+    let (Ok(Served { mounting: Some(mounting), .. }), Ok(image)) = (&pool.state, image) else { return true };
+    let keep = || {
+        let (is_kept, is_frozen) = (mounting.keeps(device.number)?, layout::is_noted_frozen(&image)?);
+        if !is_frozen && (is_kept || !is_left) {
+            return Ok(());
+        }
+        let mount = mounting.make(device.number)?;
+        thaw_left(&image, &mount)?;
+        if !is_left || is_kept {
+            return Ok(());
+        }
+        settle_growth(&image, &mount, size)?;
+        mounting.keep(device.number, &mount)
+    };
+    let Err(error) = keep() else { return true };
+    log::warning!("the filesystem of a volume is out of reach until it is published anew volume={id} error={error}");
+    held.change(|volume| volume.unmountable = Some(error.errno));
+    !layout::is_noted_frozen(&image).unwrap_or(false)
 }
 
 /// Returns what mounts the filesystems of a pool.
@@ -182,7 +200,7 @@ fn mount_anew(
         // Whatever was interrupted in the filesystem's life before is made up for now. What needs nothing is not changed: a
         // pod may have left it frozen, and nobody can thaw it before it is published.
         if !is_published {
-            grow(&image, &mount, spec.size)?;
+            grow_unless_frozen(held.id, &image, &mount, spec.size)?;
             prepare(&mount, Mode::from_raw_mode(mode.get().into()))?;
         }
         mounting.keep(device.number, &mount)
@@ -266,6 +284,33 @@ fn grow(image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
     settle(image, root)
 }
 
+/// The same, for one that is not published: whoever has left it frozen can thaw it only once it is.
+fn grow_unless_frozen(id: &VolumeId, image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
+    if is_grown(image, size) {
+        return Ok(());
+    }
+    match settle(image, root) {
+        Err(SysError { errno: Errno::BUSY, .. }) => {
+            log::warning!("a filesystem is not made as large as its image, since it was left frozen volume={id}");
+            Ok(())
+        }
+        settled => settled.and_then(|()| grow(image, root, size)),
+    }
+}
+
+/// Sees to it that a copy of an image, in which a filesystem of this size is mounted, can be mounted too: a growth may not
+/// have been brought to it.
+pub fn settle_growth(image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
+    if is_grown(image, size) {
+        return Ok(());
+    }
+    match settle(image, root) {
+        // Whoever has frozen it has brought everything to the image.
+        Err(SysError { errno: Errno::BUSY, .. }) => Ok(()),
+        settled => settled,
+    }
+}
+
 /// Brings to its image all that the kernel has of a mounted filesystem, the superblock too: until then the image, or a copy of
 /// it, cannot be mounted after a crash if the log tells of groups that the superblock does not have (seen on Linux 6.18).
 ///
@@ -274,6 +319,8 @@ fn grow(image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
 fn settle(image: &OwnedFd, root: &OwnedFd) -> SysResult<()> {
     thaw_left(image, root)?;
     let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    // So that there is little left to do while it is frozen.
+    rustix::fs::syncfs(&root).by("syncfs")?;
     layout::note_frozen(image, true)?;
     let frozen = {
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;

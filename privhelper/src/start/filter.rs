@@ -261,7 +261,7 @@ pub const MOUNTER: &[Row] = &[
     ),
 ];
 
-/// What only a child of the start may call: it looks, and changes nothing but nodes in its own root and an attribute.
+/// What only a child of the start may call, to look, to make nodes in its own root, and to set an attribute.
 pub const CHILD: &[Row] = &[
     Row(
         &[libc::SYS_openat],

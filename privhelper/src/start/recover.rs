@@ -117,8 +117,7 @@ pub fn take_over(service: &Arc<Service>) -> Result<(), Refusal> {
     let service = Arc::clone(service);
     server::spawn(move || {
         let _allowed = allow(SERVER);
-        ops::take_over_filesystems(&service.state);
-        drop(doing);
+        ops::take_over_filesystems(&service.state, || drop(doing));
     })?;
     if done.recv_timeout(patience::LIMIT) == Err(RecvTimeoutError::Timeout) {
         log::error!("a filesystem in an image does not answer: its volume and those after it are busy until it does");

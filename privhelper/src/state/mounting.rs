@@ -100,8 +100,11 @@ impl Mounting {
 
 /// Asks the mounter for a mount. Without an answer, nobody knows what comes with the next one.
 fn ask(mounter: &OwnedFd, number: u32) -> SysResult<OwnedFd> {
-    if let Err(error) = socket::send(mounter, &number.to_ne_bytes(), None) {
-        end(&format!("it takes no request error={error}"));
+    match socket::send(mounter, &number.to_ne_bytes(), None) {
+        Err(error) if matches!(error.errno, Errno::PIPE | Errno::CONNRESET) => {
+            end(&format!("it takes no request error={error}"))
+        }
+        sent => sent?,
     }
     let mut answer = [0; 4];
     loop {

@@ -16,6 +16,8 @@ use crate::readiness::{Part, Readiness};
 
 /// How long they may take before somebody is told. A large cluster's take seconds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// What nothing waits for but snapshots: a cluster may know the kind, and have a list of it that fails for good.
+const SNAPSHOTS: &str = "volumesnapshotcontents";
 
 /// Those that are not complete, by the names that the API has for the objects. Clones share the same state.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +41,7 @@ impl FirstLists {
         let _ = self.0.subscribe().wait_for(|missing| !is_missing(missing)).await;
     }
 
-    /// Has the agent count as not ready while any of them takes longer than `patience`.
+    /// Has the agent count as not ready while any of them, but that of snapshots, takes longer than `patience`.
     pub async fn guard(&self, patience: Duration, readiness: &Readiness) -> Infallible {
         let mut changes = self.0.subscribe();
         let mut is_late = timeout(patience, changes.wait_for(BTreeSet::is_empty)).await.is_err();
@@ -52,10 +54,14 @@ impl FirstLists {
             }
             let seconds = patience.as_secs();
             let why = format!(
-                "the API server has not completed the first list of {missing} within {seconds} seconds, and no claim is served before: see whether it is overloaded, and what this node's network does"
+                "the API server has not completed the first list of {missing} within {seconds} seconds, and what depends on it waits: see what the log says of it, whether the server is overloaded, and what this node's network does"
             );
             warn!("{why}");
-            readiness.not_ready(Part::Agent, why);
+            if missing == SNAPSHOTS {
+                readiness.ready(Part::Agent)
+            } else {
+                readiness.not_ready(Part::Agent, why)
+            }
             is_late = changes.changed().await.is_ok();
         }
         pending().await
@@ -87,6 +93,18 @@ mod tests {
         let why = later(&mut guard, &readiness).await.unwrap_err();
         assert!(why.contains("the first list of volumes within"), "{why}");
         lists.complete("volumes");
+        assert_eq!(later(&mut guard, &readiness).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_list_of_snapshots_that_takes_long_is_no_failure_of_the_agent() {
+        let (lists, readiness) = (FirstLists::default(), Readiness::default());
+        lists.expect("claims");
+        lists.expect(SNAPSHOTS);
+        let mut guard = Box::pin(lists.guard(SHORT, &readiness));
+        let why = later(&mut guard, &readiness).await.unwrap_err();
+        assert!(why.contains("claims, volumesnapshotcontents"), "{why}");
+        lists.complete("claims");
         assert_eq!(later(&mut guard, &readiness).await, Ok(()));
     }
 

@@ -17,6 +17,7 @@ use tracing::debug;
 
 use crate::kubernetes::api::backoff::Interruptions;
 use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::first_lists::FirstLists;
 use crate::kubernetes::api::watch::config;
 
 /// How often in a row the API server has to say that the agent may not look at them. One that is starting says so before
@@ -25,7 +26,11 @@ const FORBIDDEN: u32 = 4;
 
 /// Waits until a policy is found not to be in force any more, or may not be looked at, and returns why. An API server that
 /// does not answer says nothing about its policies, and takes no writes either.
-pub async fn lost(client: &Client, account: &str, driver: &str) -> Failure {
+///
+/// Their first lists are expected among `lists`.
+pub async fn lost(client: &Client, account: &str, driver: &str, lists: &FirstLists) -> Failure {
+    let listed = [ValidatingAdmissionPolicy::plural(&()), ValidatingAdmissionPolicyBinding::plural(&())];
+    listed.iter().for_each(|resource| lists.expect(resource));
     let (mut policies, mut bindings) = (Watched::new(), Watched::new());
     let mut of_policies = pin!(events::<ValidatingAdmissionPolicy>(client, driver));
     let mut of_bindings = pin!(events::<ValidatingAdmissionPolicyBinding>(client, driver));
@@ -37,6 +42,11 @@ pub async fn lost(client: &Client, account: &str, driver: &str) -> Failure {
         };
         if let Err(failure) = seen {
             return failure;
+        }
+        for (resource, is_complete) in listed.iter().zip([policies.is_complete, bindings.is_complete]) {
+            if is_complete {
+                lists.complete(resource);
+            }
         }
         if let (Some(policies), Some(bindings)) = (policies.objects(), bindings.objects())
             && let Err(flaw) = judge(account, driver, &by_name(policies), &by_name(bindings))
@@ -75,7 +85,10 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + 'static> Watched<K> {
     fn take(&mut self, event: Result<Event<K>, Error>) -> Result<(), Failure> {
         match event {
             Ok(event) => {
-                self.forbidden = 0;
+                // The watcher says this before it tries to list, whatever comes of it.
+                if !matches!(event, Event::Init) {
+                    self.forbidden = 0;
+                }
                 self.is_complete |= matches!(event, Event::InitDone);
                 self.writer.apply_watcher_event(&event);
             }
@@ -127,10 +140,12 @@ mod tests {
         for _ in 0..3 {
             watched.take(forbidden()).unwrap();
         }
-        watched.take(Ok(Event::Init)).unwrap();
+        watched.take(Ok(Event::InitDone)).unwrap();
         for _ in 0..3 {
+            watched.take(Ok(Event::Init)).unwrap();
             watched.take(forbidden()).unwrap();
         }
+        watched.take(Ok(Event::Init)).unwrap();
         assert!(watched.take(forbidden()).unwrap_err().is_forbidden());
     }
 }

@@ -132,7 +132,11 @@ impl Recovery {
                         if record.unused && is_empty(&directory, c"").map_err(say)? =>
                     {
                         let mode = Mode::from_raw_mode(mode.get().into());
-                        file::make_directory(&directory, DATA, mode).and_then(|()| open()).map_err(say)?
+                        match file::make_directory(&directory, DATA, mode) {
+                            // Without room for it, there is none for the volume either, which held nothing.
+                            Err(SysError { errno: Errno::NOSPC | Errno::DQUOT, .. }) => return Ok(Found::Deleted),
+                            made => made.and_then(|()| open()).map_err(say)?,
+                        }
                     }
                     data => data.map_err(say)?,
                 };

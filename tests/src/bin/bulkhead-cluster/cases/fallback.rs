@@ -172,7 +172,7 @@ fn an_agent_that_loses_a_policy_as_it_starts_works_again(cluster: &mut Cluster) 
         cluster.agent().rig.kill_frontend()?;
         cluster.agent().rig.launch_frontend()?;
         cluster.access.wait(cluster.patience(), "the agent to start", || {
-            ensure!(cluster.agents[0].rig.frontend_log()?.contains(" working for Kubernetes"), "it does not yet");
+            ensure!(cluster.agents[0].rig.frontend_log()?.contains(" working for Kubernetes node="), "it does not yet");
             Ok(())
         })?;
         sleep(Duration::from_millis(milliseconds));
@@ -180,7 +180,7 @@ fn an_agent_that_loses_a_policy_as_it_starts_works_again(cluster: &mut Cluster) 
         let noticed = lost.and_then(|_| {
             let why = format!("Binding {name} is missing");
             let check = || monitoring::check_ready(&cluster.agents[0].rig, 503, &why);
-            cluster.access.wait(REPLACED_WITHIN, "the agent to stop", check)?;
+            cluster.access.wait(NOTICED, "the agent to stop", check)?;
             sleep(REPLACED_WITHIN);
             Ok(())
         });

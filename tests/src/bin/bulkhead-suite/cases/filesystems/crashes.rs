@@ -210,6 +210,12 @@ fn one_that_its_pod_has_frozen_is_not_grown(rig: &mut Rig) -> Result<()> {
     }
     // What it has already is no growth.
     helper.ask(&grow_filesystem("vol-a", SMALLEST))?;
+    // One that is let go stays as it is, and would hold up whoever mounts it if it had to grow then.
+    helper.ask(&unbind("vol-a", "vol-a"))?;
+    denied(helper.request(&unmount_filesystem("vol-a"))?, ErrorKind::Busy, "vol-a")?;
+    denied(helper.request(&grow_filesystem("vol-a", 2 * SMALLEST))?, ErrorKind::Busy, "fsfreeze --unfreeze")?;
+    ensure!(length(rig)? == SMALLEST, "the image has grown");
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
     drop(frozen);
     helper.ask(&grow_filesystem("vol-a", 2 * SMALLEST))?;
     ensure!(length(rig)? == 2 * SMALLEST);
