@@ -26,7 +26,7 @@ use mock_api::{BINDINGS, Fault, MockApi, POLICIES};
 use program::{Frontend, address, get};
 
 /// How long the end may take, and telling of it.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(10);
 
 /// How long it may take until claims are served again: an agent that waits for a policy looks every 5 to 10 seconds.
 const AGAIN: Duration = Duration::from_secs(20);
@@ -116,7 +116,7 @@ impl World {
         ];
         let frontend = Frontend::start(&helper, &options);
         let metrics = address(&frontend).await;
-        frontend.says(" working for Kubernetes").await;
+        frontend.says(" working for Kubernetes node=").await;
         until("watching the policies", || {
             (api.policies().is_watched(POLICIES) && api.policies().is_watched(BINDINGS)).then_some(())
         })
