@@ -114,7 +114,7 @@ pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
 }
 
 /// How long to wait before trying again to thaw what an earlier helper has left frozen.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Mounts the filesystems that an earlier helper has left mounted once more: this finds the same ones. Those that it has left
 /// frozen are thawed, for as long as it takes after all were tried, and `tried` was called: whoever writes to one waits for
@@ -136,7 +136,7 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
     let Ok(mut held) = state.hold(id) else { return false };
     let Some((volume, device)) = held.known().and_then(|volume| Some((volume, volume.device?))) else { return true };
     let is_left = !volume.published.is_empty() || volume.seen_elsewhere;
-    let (pool, size, image) = (volume.pool.clone(), volume.record.spec.size, held.open_content(OFlags::RDONLY));
+    let (pool, image) = (volume.pool.clone(), held.open_content(OFlags::RDONLY));
     let (Ok(Served { mounting: Some(mounting), .. }), Ok(image)) = (&pool.state, image) else { return true };
     let keep = || {
         let (is_kept, is_frozen) = (mounting.keeps(device.number)?, layout::is_noted_frozen(&image)?);
@@ -148,7 +148,6 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
         if !is_left || is_kept {
             return Ok(());
         }
-        settle_growth(&image, &mount, size)?;
         mounting.keep(device.number, &mount)
     };
     let Err(error) = keep() else { return true };
@@ -284,7 +283,7 @@ fn grow(image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
     settle(image, root)
 }
 
-/// The same, for one that is not published: whoever has left it frozen can thaw it only once it is.
+/// Makes one as large as its image that is not published: whoever has left it frozen can thaw it only once it is.
 fn grow_unless_frozen(id: &VolumeId, image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
     if is_grown(image, size) {
         return Ok(());
