@@ -70,9 +70,11 @@ pub fn run(
     })
 }
 
-/// Ports that nothing is listening on.
+/// Ports that nothing is listening on. While the machine reboots nobody holds them, so they are below those that the
+/// kernel gives to whoever asks for any port (/proc/sys/net/ipv4/ip_local_port_range).
 fn free_ports() -> Result<[u16; 2]> {
-    let bind = || TcpListener::bind("127.0.0.1:0").context("find a free port");
-    let held = [bind()?, bind()?];
-    Ok([held[0].local_addr()?.port(), held[1].local_addr()?.port()])
+    let begin = 20_000 + (std::process::id() % 10_000) as u16;
+    let mut free = (begin..32_768).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    let mut next = || free.next().context("no port between 20000 and 32767 is free on the loopback device");
+    Ok([next()?, next()?])
 }

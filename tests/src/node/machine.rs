@@ -38,6 +38,11 @@ impl Machine {
         Ok(text("stdout"))
     }
 
+    /// Checks that it still runs commands.
+    pub fn check(&self) -> Result<()> {
+        self.run("true").map(drop)
+    }
+
     /// Writes a file.
     pub fn write(&self, path: &str, content: &str) -> Result<()> {
         self.run(&format!("cat >{path} <<'END OF FILE'\n{}\nEND OF FILE", content.trim_end())).map(drop)

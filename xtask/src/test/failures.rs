@@ -6,12 +6,18 @@ use super::count::Count;
 /// How many lines of what a test said are kept, so that the summary stays one.
 const LINES: usize = 25;
 
+/// How many lines are kept of what its programs had logged. The logs come after what the test itself said.
+const LOG_LINES: usize = 10;
+
+/// How the first line of a log begins.
+const LOG: &str = "--- the last lines of ";
+
 /// A failed test.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FailedTest {
     /// Its name.
     pub name: String,
-    /// What it said last: at most [`LINES`] lines.
+    /// What it said last: at most [`LINES`] lines, and [`LOG_LINES`] of its programs' logs.
     pub said: Vec<String>,
 }
 
@@ -21,6 +27,8 @@ pub struct Failures {
     all: Vec<FailedTest>,
     /// Whether the lines belong to the last test.
     inside: bool,
+    /// The line at which that test's logs begin.
+    log: Option<usize>,
 }
 
 impl Failures {
@@ -28,12 +36,16 @@ impl Failures {
     pub fn read(&mut self, line: &str) {
         if let Some(name) = heading(line) {
             self.all.push(FailedTest { name: name.to_owned(), said: Vec::new() });
-            self.inside = true;
+            (self.inside, self.log) = (true, None);
         } else if line == "failures:" || line == "stack backtrace:" || Count::of_line(line).is_some() {
             self.inside = false;
         } else if let Some(test) = self.all.last_mut().filter(|_| self.inside && !line.is_empty()) {
-            if test.said.len() == LINES {
-                test.said.remove(0);
+            if self.log.is_none() && line.starts_with(LOG) {
+                self.log = Some(test.said.len());
+            }
+            let (first, most) = self.log.map_or((0, LINES), |log| (log, LOG_LINES));
+            if test.said.len() - first == most {
+                test.said.remove(first);
             }
             test.said.push(line.to_owned());
         }
@@ -78,5 +90,19 @@ mod tests {
         (0..=LINES).for_each(|number| failures.read(&number.to_string()));
         let said = failures.into_all().remove(0).said;
         assert_eq!((said.len(), said[0].as_str()), (LINES, "1"));
+    }
+
+    #[test]
+    fn logs_do_not_take_the_room_of_what_the_test_said() {
+        let mut failures = Failures::default();
+        ["---- a ----", "wrong", "--- the last lines of one"].map(|line| failures.read(line));
+        (0..LINES).for_each(|number| failures.read(&number.to_string()));
+        failures.read("--- the last lines of another");
+        let said = failures.into_all().remove(0).said;
+        let last = said.last().map(String::as_str);
+        assert_eq!(
+            (said.len(), said[0].as_str(), last),
+            (1 + LOG_LINES, "wrong", Some("--- the last lines of another"))
+        );
     }
 }

@@ -41,6 +41,7 @@ pub struct Parts {
     kernel: Kernel,
     architecture: Architecture,
     memory: u32,
+    processors: u32,
     append: &'static str,
     ports: Vec<u16>,
     disks: Vec<(String, PathBuf)>,
@@ -97,6 +98,7 @@ impl Parts {
             kernel,
             architecture: options.architecture,
             memory: options.memory,
+            processors: options.userland.processors(),
             append,
             ports,
             disks,
@@ -110,6 +112,7 @@ impl Parts {
         let guest = Guest {
             architecture: self.architecture,
             memory: self.memory,
+            processors: self.processors,
             kernel: &self.kernel.image,
             initrd: &self.directory.path().join("initrd"),
             append: self.append,

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 use bulkhead_vm_agent::PORT_NAME;
@@ -69,6 +69,8 @@ pub struct Guest<'a> {
     pub architecture: Architecture,
     /// Memory in MiB.
     pub memory: u32,
+    /// How many processors it has.
+    pub processors: u32,
     /// The kernel's image.
     pub kernel: &'a Path,
     /// The first root filesystem.
@@ -97,7 +99,8 @@ impl Qemu {
         };
         let mut qemu = command("setpriv");
         qemu.args(["--pdeathsig", "KILL", "--", program]);
-        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-smp", "2"]);
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+        qemu.args(["-smp", &guest.processors.to_string()]);
         // When QEMU resets an emulated guest with two processors, one of them may spin for ever.
         qemu.arg("-no-reboot");
         match guest.architecture {
@@ -138,9 +141,9 @@ impl Qemu {
         Ok(Qemu { child })
     }
 
-    /// Returns whether the process has ended.
-    pub fn ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+    /// How the process has ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// Kills the process and waits until it has ended.

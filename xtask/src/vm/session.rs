@@ -55,11 +55,11 @@ impl Session {
 
     /// Runs a shell command and waits until it ends. Processes that it leaves in the background keep running.
     pub fn run(&mut self, command: &str, timeout: Duration, sink: Sink<'_>) -> Result<ExitStatus> {
-        self.channel.send_command(command)?;
+        let doing = format!("running `{}`", shortened(command));
+        self.channel.send_command(command).map_err(|error| self.failure(&doing, &format!("{error:#}")))?;
         let deadline = Instant::now() + timeout;
         let mut killed = false;
         loop {
-            let doing = format!("running `{}`", shortened(command));
             match self.next(&doing, deadline + if killed { KILL_PATIENCE } else { Duration::ZERO })? {
                 Some(Frame::Exited(status)) if !killed => return Ok(ExitStatus::from_raw(status)),
                 Some(Frame::Exited(_)) => return Err(self.failure(&doing, &format!("not done after {timeout:?}"))),
@@ -78,7 +78,7 @@ impl Session {
     pub fn shut_down(&mut self, patience: Duration) -> Result<()> {
         self.channel.send_command("reboot")?;
         let deadline = Instant::now() + patience;
-        while !self.qemu.ended() {
+        while self.qemu.ended().is_none() {
             if Instant::now() >= deadline {
                 return Err(self.failure("shutting down", &format!("not done after {patience:?}")));
             }
@@ -98,13 +98,9 @@ impl Session {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.channel.receive(left.min(TICK)) {
                 Event::Frame(frame) => return Ok(Some(frame)),
-                Event::Closed => {
-                    let what =
-                        if self.qemu.ended() { "QEMU ended" } else { "its agent sent bytes that are not a frame" };
-                    return Err(self.failure(doing, what));
-                }
+                Event::Closed => return Err(self.failure(doing, "its agent cannot be heard any more")),
                 // QEMU's end of the socket may still be open in another QEMU that was started at the same moment.
-                Event::Silence if self.qemu.ended() => return Err(self.failure(doing, "QEMU ended")),
+                Event::Silence if self.qemu.ended().is_some() => return Err(self.failure(doing, "nothing is heard")),
                 Event::Silence if console(&self.directory).contains("Kernel panic") => {
                     return Err(self.failure(doing, "its kernel panicked"));
                 }
@@ -114,9 +110,14 @@ impl Session {
         }
     }
 
-    /// An error that ends with the last lines of the machine's logs.
-    fn failure(&self, doing: &str, what: &str) -> Error {
+    /// An error that says how QEMU ended, if it did, and ends with the last lines of the machine's logs.
+    fn failure(&mut self, doing: &str, what: &str) -> Error {
         let mut message = format!("the machine, {doing}: {what}");
+        // Its sockets are closed a moment before a process has ended.
+        thread::sleep(TICK);
+        if let Some(status) = self.qemu.ended() {
+            message += &format!("; QEMU has ended: {status}");
+        }
         let qemu = fs::read_to_string(self.directory.join("qemu.log")).unwrap_or_default();
         for (name, text) in [("QEMU", qemu), ("the machine's console", console(&self.directory))] {
             let lines: Vec<&str> = text.lines().collect();

@@ -179,8 +179,8 @@ fn test(node: &Node, deploy: &Path, everything: bool, filter: Option<&str>) -> R
         if !installed {
             break;
         }
-        Story::new(node, deployment)?.tell(&checks, &mut outcome);
-        if !outcome.run(node, deployment, "remove", || deployment.remove(node)) {
+        let still_runs = Story::new(node, deployment)?.tell(&checks, &mut outcome);
+        if !still_runs || !outcome.run(node, deployment, "remove", || deployment.remove(node)) {
             break;
         }
     }

@@ -96,10 +96,12 @@ impl<'a> Story<'a> {
         Ok(Self { node, deployment, room: deployment::room(node)?, replicas: 0 })
     }
 
-    /// Runs the checks. A failing check does not keep the others from running.
-    pub fn tell(&mut self, checks: &[Check], outcome: &mut Outcome) {
-        for check in checks {
-            outcome.run(self.node, self.deployment, check.name, || (check.run)(self));
-        }
+    /// Runs the checks, and returns whether the machine is still there. A failing check does not keep the others from
+    /// running, unless the machine has ended.
+    pub fn tell(&mut self, checks: &[Check], outcome: &mut Outcome) -> bool {
+        checks.iter().all(|check| {
+            let passed = outcome.run(self.node, self.deployment, check.name, || (check.run)(self));
+            passed || outcome.run(self.node, self.deployment, "the machine still runs", || self.node.machine.check())
+        })
     }
 }
