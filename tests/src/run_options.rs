@@ -61,6 +61,9 @@ pub struct RunOptions {
     /// The API server is older than Kubernetes 1.36: it does not label claims and volumes, and may not know all fields
     #[arg(long)]
     pub older_kubernetes: bool,
+    /// Print the time of each test at the end, and not only of the slowest ones
+    #[arg(long)]
+    pub each_time: bool,
     /// The pool that tests share, one after another; set by the run for its tests.
     #[arg(long, hide = true)]
     pub shared_pool: Option<PathBuf>,
@@ -149,6 +152,7 @@ impl RunOptions {
             everything: false,
             phase: None,
             older_kubernetes: false,
+            each_time: false,
             shared_pool: None,
             control_plane: None,
             pool_mebibytes: POOL_MEBIBYTES,

@@ -124,7 +124,7 @@ fn run_all<S: Fixture>(mut cases: Vec<Case<S>>, run_options: RunOptions, mut arg
     cases.sort_by_key(Case::is_alone);
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
-    let times = Arc::new(Times::default());
+    let (times, each_time) = (Arc::new(Times::default()), run_options.each_time);
     for case in cases {
         match case.elsewhere(&run_options) {
             Some(reason) => elsewhere.push(reason),
@@ -139,7 +139,11 @@ fn run_all<S: Fixture>(mut cases: Vec<Case<S>>, run_options: RunOptions, mut arg
     }
     close(scratch)?;
     if !arguments.list {
-        times.print_slowest();
+        if each_time {
+            times.print_each();
+        } else {
+            times.print_slowest();
+        }
         println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
     }
     Ok(conclusion.exit_code())

@@ -18,15 +18,26 @@ impl Times {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).push((time, name.to_owned()));
     }
 
-    /// Prints a line `slowest: 12.34 s theme::case` for each of the ten slowest, which `cargo xtask test` collects, and
-    /// the total time of all tests.
+    /// Prints a line `slowest: 12.34 s theme::case` for each of the ten slowest, and the total time of all tests.
     pub fn print_slowest(&self) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        taken.sort_by(|left, right| right.cmp(left));
+        let taken = self.slowest_first();
         for (time, name) in taken.iter().take(PRINTED) {
             println!("slowest: {:.2} s {name}", time.as_secs_f64());
         }
         let sum: Duration = taken.iter().map(|(time, _)| *time).sum();
         println!("{} tests took {:.1} s", taken.len(), sum.as_secs_f64());
+    }
+
+    /// Prints a line `time: 12.34 s theme::case` for each, which `cargo xtask test` collects.
+    pub fn print_each(&self) {
+        for (time, name) in self.slowest_first() {
+            println!("time: {:.2} s {name}", time.as_secs_f64());
+        }
+    }
+
+    fn slowest_first(&self) -> Vec<(Duration, String)> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        taken.sort_by(|left, right| right.cmp(left));
+        taken
     }
 }

@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn logs_do_not_take_the_room_of_what_the_test_said() {
         let mut failures = Failures::default();
-        ["---- a ----", "wrong", "--- the last lines of one"].map(|line| failures.read(line));
+        ["---- a ----", "wrong", "--- the last lines of one"].iter().for_each(|line| failures.read(line));
         (0..LINES).for_each(|number| failures.read(&number.to_string()));
         failures.read("--- the last lines of another");
         let said = failures.into_all().remove(0).said;

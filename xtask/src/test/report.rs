@@ -1,5 +1,7 @@
-//! The summary of a run: the failed tests, the slowest ones, each step with its time, and the total.
+//! The summary of a run: the failed tests, each with the command that runs it again, the slowest ones, each step with its
+//! time, and the total.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,12 +10,14 @@ use anyhow::{Error, Result};
 
 use super::count::Count;
 use super::failures::FailedTest;
+use super::results;
+use super::slower::Former;
 use super::step::Step;
-use super::transcript::{Notable, SlowTest};
+use super::transcript::{Notable, TimedTest};
 use crate::progress::say;
 
-/// How many of the slowest tests are listed.
-const SLOWEST: usize = 10;
+/// How many of the slowest tests of each step are listed.
+const SLOWEST: usize = 3;
 
 /// The results so far. Steps that run in parallel add theirs as they end.
 pub struct Report {
@@ -65,11 +69,19 @@ impl Report {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
-    /// Prints the summary. Its last line is the total, in which a step that broke counts as one failure.
-    pub fn finish(self) -> ExitCode {
+    /// Writes each test's time and outcome to a file, and prints the summary. Its last line is the total, in which a step
+    /// that broke counts as one failure.
+    pub fn finish(self, file: &Path) -> ExitCode {
         let mut lines = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         lines.sort_by_key(|line| line.step);
-        name_tests(self.notable.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let mut steps = self.notable.into_inner().unwrap_or_else(PoisonError::into_inner);
+        steps.sort_by_key(|(step, _)| *step);
+        let former = Former::read(file);
+        name_tests(&steps, &former);
+        match results::write(file, &steps) {
+            Ok(()) => println!("\ntimes and outcomes of all tests: {}", file.display()),
+            Err(error) => println!("\nthe tests' times are not written to {}: {error:#}", file.display()),
+        }
         println!("\nsteps:");
         let mut total = Count::default();
         for Line { step, title, time, outcome } in &lines {
@@ -88,24 +100,32 @@ impl Report {
     }
 }
 
-/// Prints the failed tests and the slowest ones.
-fn name_tests(steps: Vec<(Step, Notable)>) {
-    let (mut failed, mut slow) = (Vec::new(), Vec::new());
-    for (step, notable) in steps {
-        failed.extend(notable.failed.into_iter().map(|test| (step, test)));
-        slow.extend(notable.slow.into_iter().map(|test| (step, test)));
-    }
-    if !failed.is_empty() {
+/// Prints the failed tests, the slowest ones of each step, and those that have become slow.
+fn name_tests(steps: &[(Step, Notable)], former: &Former) {
+    if steps.iter().any(|(_, notable)| !notable.failed.is_empty()) {
         println!("\nfailed tests:");
     }
-    for (step, FailedTest { name, said }) in &failed {
+    for (step, FailedTest { name, said }) in
+        steps.iter().flat_map(|(step, of)| of.failed.iter().map(move |test| (step, test)))
+    {
         println!("  {}: {name}", step.name());
         said.iter().for_each(|line| println!("      {line}"));
+        println!("      again: {}", step.again(name));
     }
-    slow.sort_by_key(|(_, test)| std::cmp::Reverse(test.time));
     println!("\nslowest tests:");
-    for (step, SlowTest { time, name }) in slow.iter().take(SLOWEST) {
-        println!("{:>7.1} s  {}: {name}", time.as_secs_f64(), step.name());
+    for (step, notable) in steps {
+        let mut times: Vec<&TimedTest> = notable.times.iter().collect();
+        times.sort_by_key(|test| std::cmp::Reverse(test.time));
+        for TimedTest { time, name } in times.iter().take(SLOWEST) {
+            println!("{:>7.1} s  {}: {name}", time.as_secs_f64(), step.name());
+        }
+    }
+    let slower = former.slower(steps);
+    if !slower.is_empty() {
+        println!("\nmore than twice as slow as in the run before, compared with the others:");
+    }
+    for line in slower {
+        println!("  {line}");
     }
 }
 

@@ -60,7 +60,7 @@ mod tests {
         let written = report(&[(Step::Host, notable)]).to_string().expect("XML");
         for part in [
             r#"<testsuite name="host" tests="3" "#,
-            r#"<testcase name="a" classname="host" time="1.000">"#,
+            r#"<testcase name="a" classname="host" time="1.000"/>"#,
             r#"<testcase name="b" classname="host" time="2.000">"#,
             r#"<testcase name="c" classname="host">"#,
             "&lt;it&gt; failed",

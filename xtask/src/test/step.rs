@@ -91,6 +91,21 @@ impl Step {
         )
     }
 
+    /// The command that runs one of its tests.
+    pub fn again(self, test: &str) -> String {
+        let name = self.name();
+        match self {
+            Step::Unit => format!("cargo test --workspace '{test}'"),
+            // A check is named after its deployment.
+            Step::Node => {
+                format!("cargo xtask test --step {name} '{}'", test.split_once(": ").map_or(test, |(_, check)| check))
+            }
+            // It counts no tests by name.
+            Step::Sanity | Step::Reboot | Step::PowerCut => format!("cargo xtask test --step {name}"),
+            _ => format!("cargo xtask test --step {name} '{test}'"),
+        }
+    }
+
     /// Returns whether it takes so long that it runs only with `--all` or if it is named on the command line.
     pub fn is_long(self) -> bool {
         matches!(self, Step::OlderKubernetes | Step::StorageE2e | Step::Release)

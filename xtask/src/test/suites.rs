@@ -135,7 +135,7 @@ impl Suites<'_> {
         interrupt: fn(&mut Machine) -> Result<()>,
         transcript: &mut Transcript<'_>,
     ) -> Result<Count> {
-        let line = |phase| format!("{SUITE} --place vm --phase {phase}");
+        let line = |phase| format!("{SUITE} --each-time --place vm --phase {phase}");
         let before = count(machine, &line("before-reboot"), self.patience(), transcript)?;
         interrupt(machine)?;
         let mut sum = count(machine, &line("after-reboot"), self.patience(), transcript)?;
@@ -152,7 +152,7 @@ impl Suites<'_> {
         let line = self.line(Path::new(SERVICES), "vm", "xfs", self.long);
         let mut sum = count(&mut machine, &line, self.patience(), transcript)?;
         if self.filter.is_none() {
-            let line = |phase| format!("{SERVICES} --place vm --phase {phase}");
+            let line = |phase| format!("{SERVICES} --each-time --place vm --phase {phase}");
             sum.add(count(&mut machine, &line("before-reboot"), self.patience(), transcript)?);
             machine.reboot()?;
             sum.add(count(&mut machine, &line("after-reboot"), self.patience(), transcript)?);
@@ -188,7 +188,7 @@ impl Suites<'_> {
 
     /// The shell command that runs a suite.
     fn line(&self, program: &Path, place: &str, filesystem: &str, long: bool) -> String {
-        let mut line = format!("'{}' --place {place} --pool-fs {filesystem}", program.display());
+        let mut line = format!("'{}' --each-time --place {place} --pool-fs {filesystem}", program.display());
         if long {
             line += " --long";
         }

@@ -1,5 +1,5 @@
-//! The output of a step, and what is read from it: how many tests passed, what the failed ones said, and how long the
-//! slowest ones took.
+//! The output of a step, and what is read from it: how many tests passed, what the failed ones said, and how long they
+//! took.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::vm::{Output, show};
 
 /// A test and how long it took.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SlowTest {
+pub struct TimedTest {
     /// How long it took.
     pub time: Duration,
     /// Its name.
@@ -29,15 +29,15 @@ pub struct Transcript<'a> {
     kept: Option<Vec<u8>>,
     line: Vec<u8>,
     counts: Vec<Count>,
-    slow: Vec<SlowTest>,
+    times: Vec<TimedTest>,
     failures: Failures,
 }
 
-/// Tests of a step that its summary names.
+/// What is kept of a step's tests.
 #[derive(Debug, Default)]
 pub struct Notable {
-    /// The slowest.
-    pub slow: Vec<SlowTest>,
+    /// How long each took.
+    pub times: Vec<TimedTest>,
     /// Those that failed.
     pub failed: Vec<FailedTest>,
 }
@@ -52,28 +52,35 @@ impl<'a> Transcript<'a> {
             kept,
             line: Vec::new(),
             counts: Vec::new(),
-            slow: Vec::new(),
+            times: Vec::new(),
             failures: Failures::default(),
         }
     }
 
-    /// Adds output.
+    /// Adds output. The lines with times are read, and not shown.
     pub fn push(&mut self, output: Output, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if !self.line.ends_with(b"\n") {
+                continue;
+            }
+            let whole = std::mem::take(&mut self.line);
+            let line = String::from_utf8_lossy(&whole[..whole.len() - 1]).into_owned();
+            if let Some(test) = timed_test(&line) {
+                self.times.push(test);
+                continue;
+            }
+            self.show(output, &whole);
+            self.counts.extend(Count::of_line(&line));
+            self.failures.read(&line);
+            self.progress.wrote(self.step, &line);
+        }
+    }
+
+    fn show(&mut self, output: Output, bytes: &[u8]) {
         match &mut self.kept {
             Some(kept) => kept.extend_from_slice(bytes),
             None => show(output, bytes),
-        }
-        for &byte in bytes {
-            if byte != b'\n' {
-                self.line.push(byte);
-                continue;
-            }
-            let line = String::from_utf8_lossy(&self.line).into_owned();
-            self.counts.extend(Count::of_line(&line));
-            self.slow.extend(slow_test(&line));
-            self.failures.read(&line);
-            self.progress.wrote(self.step, &line);
-            self.line.clear();
         }
     }
 
@@ -84,7 +91,7 @@ impl<'a> Transcript<'a> {
 
     /// Adds the time of a test that does not report its own.
     pub fn took(&mut self, name: String, time: Duration) {
-        self.slow.push(SlowTest { time, name });
+        self.times.push(TimedTest { time, name });
     }
 
     /// The count of a program that prints its total last and ended with this status. Its counts start at `since`.
@@ -107,13 +114,15 @@ impl<'a> Transcript<'a> {
         self.counts.len()
     }
 
-    /// Shows the output that was kept back, and returns the tests to name.
-    pub fn close(self) -> Notable {
+    /// Shows the output that was kept back, and returns what to keep of the tests.
+    pub fn close(mut self) -> Notable {
+        let rest = std::mem::take(&mut self.line);
+        self.show(Output::Stdout, &rest);
         if let Some(kept) = &self.kept {
             let title = format!("\n== {}\n", self.step.title());
             show(Output::Stdout, &[title.as_bytes(), kept].concat());
         }
-        Notable { slow: self.slow, failed: self.failures.into_all() }
+        Notable { times: self.times, failed: self.failures.into_all() }
     }
 }
 
@@ -124,11 +133,11 @@ fn agreed(count: Option<Count>, status: ExitStatus) -> Result<Count> {
     Ok(count)
 }
 
-/// The test named in a line `slowest: 12.34 s theme::test`.
-fn slow_test(line: &str) -> Option<SlowTest> {
-    let (seconds, name) = line.strip_prefix("slowest: ")?.split_once(" s ")?;
+/// The test named in a line `time: 12.34 s theme::test`.
+fn timed_test(line: &str) -> Option<TimedTest> {
+    let (seconds, name) = line.strip_prefix("time: ")?.split_once(" s ")?;
     let time = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-    Some(SlowTest { time, name: name.to_owned() })
+    Some(TimedTest { time, name: name.to_owned() })
 }
 
 #[cfg(test)]
@@ -143,7 +152,7 @@ mod tests {
         let mut transcript = Transcript::new(Step::Unit, &progress, false);
         let mut push = |text: &str| transcript.push(Output::Stdout, text.as_bytes());
         push("running 3 tests\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; finished in 0.01s\n");
-        push("FAIL! -- 70 Passed | 2 Failed | 1 Pending | 20 Skipped\nslowest: 1.50 s theme::test\nnothing passed");
+        push("FAIL! -- 70 Passed | 2 Failed | 1 Pending | 20 Skipped\ntime: 1.50 s theme::test\nnothing passed");
         push("\n5 passed, 1 fa");
         push("iled\n");
         let counts = [(3, 0), (70, 2), (5, 1)].map(|(passed, failed)| Count { passed, failed });
@@ -153,6 +162,6 @@ mod tests {
         assert_eq!(transcript.verdict(2, bad).unwrap(), counts[2]);
         assert_eq!(transcript.verdict_of_parts(0, good).unwrap(), Count { passed: 78, failed: 3 });
         assert!(transcript.verdict(3, good).is_err(), "the last program reported nothing");
-        assert_eq!(transcript.slow, [SlowTest { time: Duration::from_millis(1500), name: "theme::test".to_owned() }]);
+        assert_eq!(transcript.times, [TimedTest { time: Duration::from_millis(1500), name: "theme::test".to_owned() }]);
     }
 }

@@ -58,7 +58,7 @@ pub fn run(node: &Node, definitions: &Path, filter: Option<&str>) -> Result<Exit
     if verdict.failed > 0 {
         node.print_logs();
     }
-    verdict.times.print_slowest();
+    verdict.times.print_each();
     println!("{} passed, {} failed", verdict.passed, verdict.failed);
     Ok(if verdict.failed == 0 && verdict.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -79,9 +79,9 @@ impl Outcome {
         }
     }
 
-    /// Prints the slowest checks, the failed ones again, for a summary that has no room for logs, and the counts.
+    /// Prints the time of each check, the failed ones again, for a summary that has no room for logs, and the counts.
     pub fn finish(self) -> ExitCode {
-        self.times.print_slowest();
+        self.times.print_each();
         for (name, error) in &self.failed {
             println!("---- {name} ----\n{error:#}\n");
         }
