@@ -1,4 +1,4 @@
-//! One QEMU process and the agent in its guest.
+//! One process of an engine and the agent in its guest.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -11,11 +11,14 @@ use anyhow::{Error, Result, anyhow};
 use bulkhead_vm_agent::Frame;
 
 use super::channel::{Channel, Event};
-use super::qemu::{Accelerator, Guest, Qemu};
+use super::engine::{CONSOLE, Engine, Guest};
+use super::process::Process;
+use super::qemu;
 
 const TICK: Duration = Duration::from_millis(250);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const CONSOLE_TAIL: usize = 40;
+const ENDED: &str = "its process ended";
 
 /// Which output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +34,20 @@ pub type Sink<'a> = &'a mut dyn FnMut(Output, &[u8]);
 
 /// A guest that has booted.
 pub struct Session {
-    qemu: Qemu,
+    process: Process,
     channel: Channel,
     directory: PathBuf,
 }
 
 impl Session {
-    /// Starts QEMU and waits until the agent is ready for commands.
-    pub fn start(guest: &Guest<'_>, accelerator: Accelerator, patience: Duration) -> Result<Self> {
+    /// Starts the engine and waits until the agent is ready for commands.
+    pub fn start(guest: &Guest<'_>, engine: Engine, patience: Duration) -> Result<Self> {
         let (channel, agent) = Channel::new()?;
-        let qemu = Qemu::start(guest, accelerator, agent)?;
+        let process = engine.start(guest, &agent)?;
+        // Only the machine has the agent's end now: the channel is closed when the machine ends.
+        drop(agent);
         let directory = guest.directory.to_owned();
-        let mut session = Session { qemu, channel, directory };
+        let mut session = Session { process, channel, directory };
         let deadline = Instant::now() + patience;
         loop {
             match session.next("booting", deadline)? {
@@ -74,11 +79,11 @@ impl Session {
         }
     }
 
-    /// Shuts the guest down as an operator does who reboots it. QEMU ends then, instead of resetting the guest.
+    /// Shuts the guest down as an operator does who reboots it. The process ends then, instead of resetting the guest.
     pub fn shut_down(&mut self, patience: Duration) -> Result<()> {
         self.channel.send_command("reboot")?;
         let deadline = Instant::now() + patience;
-        while !self.qemu.ended() {
+        while !self.process.ended() {
             if Instant::now() >= deadline {
                 return Err(self.failure("shutting down", &format!("not done after {patience:?}")));
             }
@@ -89,22 +94,21 @@ impl Session {
 
     /// Cuts the power.
     pub fn power_off(&mut self) {
-        self.qemu.kill();
+        self.process.kill();
     }
 
-    /// The next frame, or `None` at the deadline. A kernel panic and the end of QEMU are errors.
+    /// The next frame, or `None` at the deadline. A kernel panic and the end of the process are errors.
     fn next(&mut self, doing: &str, deadline: Instant) -> Result<Option<Frame>> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.channel.receive(left.min(TICK)) {
                 Event::Frame(frame) => return Ok(Some(frame)),
                 Event::Closed => {
-                    let what =
-                        if self.qemu.ended() { "QEMU ended" } else { "its agent sent bytes that are not a frame" };
+                    let what = if self.process.ended() { ENDED } else { "its agent sent bytes that are not a frame" };
                     return Err(self.failure(doing, what));
                 }
-                // QEMU's end of the socket may still be open in another QEMU that was started at the same moment.
-                Event::Silence if self.qemu.ended() => return Err(self.failure(doing, "QEMU ended")),
+                // The machine's end of the socket may still be open in another one that was started at the same moment.
+                Event::Silence if self.process.ended() => return Err(self.failure(doing, ENDED)),
                 Event::Silence if console(&self.directory).contains("Kernel panic") => {
                     return Err(self.failure(doing, "its kernel panicked"));
                 }
@@ -117,7 +121,7 @@ impl Session {
     /// An error that ends with the last lines of the machine's logs.
     fn failure(&self, doing: &str, what: &str) -> Error {
         let mut message = format!("the machine, {doing}: {what}");
-        let qemu = fs::read_to_string(self.directory.join("qemu.log")).unwrap_or_default();
+        let qemu = fs::read_to_string(self.directory.join(qemu::LOG)).unwrap_or_default();
         for (name, text) in [("QEMU", qemu), ("the machine's console", console(&self.directory))] {
             let lines: Vec<&str> = text.lines().collect();
             if !lines.is_empty() {
@@ -139,7 +143,7 @@ fn forward(frame: Frame, sink: Sink<'_>) {
 }
 
 fn console(directory: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(directory.join("console.log")).unwrap_or_default()).into_owned()
+    String::from_utf8_lossy(&fs::read(directory.join(CONSOLE)).unwrap_or_default()).into_owned()
 }
 
 fn shortened(command: &str) -> String {
