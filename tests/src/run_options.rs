@@ -84,7 +84,7 @@ impl Place {
         }
     }
 
-    /// A generous timeout for this place: the machine's processor is emulated.
+    /// A generous timeout for this place: the machine's processor may be emulated.
     pub fn patience(self, on_host: Duration) -> Duration {
         match self {
             Self::Host => on_host,

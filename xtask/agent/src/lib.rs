@@ -1,15 +1,20 @@
-//! The frames that xtask and its agent in the virtual machine exchange over one virtio-serial port.
+//! The frames that xtask and its agent in the virtual machine exchange over one port: of virtio-serial under
+//! QEMU, and a serial line in user-mode Linux.
 //!
 //! A frame is a kind (one byte), a length (four bytes, little endian) and that many bytes. Each is written with one
-//! system call and is small enough for one virtio buffer, so an agent that is killed never leaves half a frame behind.
+//! system call and is small enough for one virtio buffer, and for what a
+//! terminal takes at once, so an agent that is killed never leaves half a frame behind.
 
 /// The name by which the guest finds the port.
 pub const PORT_NAME: &str = "bulkhead.agent";
 
-/// The longest payload of a frame.
-pub const MAX_PAYLOAD: usize = 4096;
+/// The variable that names the device where the port has no name. The kernel passes it on from its command line.
+pub const PORT_VARIABLE: &str = "BULKHEAD_AGENT_PORT";
 
 const HEADER: usize = 5;
+
+/// The longest payload of a frame.
+pub const MAX_PAYLOAD: usize = 2048 - HEADER;
 
 /// One message in either direction.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,14 +3,18 @@
 //!
 //! Both pipes live as long as the agent, so a process that a command leaves in the background can keep writing.
 
+use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use bulkhead_vm_agent::{Decoder, Frame, MAX_PAYLOAD, PORT_NAME};
+use bulkhead_vm_agent::{Decoder, Frame, MAX_PAYLOAD, PORT_NAME, PORT_VARIABLE};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
@@ -169,15 +173,22 @@ fn process_id(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// Finds the port by its name: only udev creates links in /dev/virtio-ports, and it may not be running.
+/// Finds the port by its name, unless the device is given: only udev creates links in /dev/virtio-ports, and it may not be running.
 fn open_port() -> io::Result<File> {
+    if let Some(device) = env::var_os(PORT_VARIABLE) {
+        return open(Path::new(&device));
+    }
     for entry in fs::read_dir("/sys/class/virtio-ports")? {
         let entry = entry?;
         let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
         if name.trim() == PORT_NAME {
-            let device = std::path::Path::new("/dev").join(entry.file_name());
-            return OpenOptions::new().read(true).write(true).open(device);
+            return open(&Path::new("/dev").join(entry.file_name()));
         }
     }
     Err(io::Error::new(io::ErrorKind::NotFound, format!("no virtio port is named {PORT_NAME}")))
+}
+
+/// A terminal does not become the agent's: its end would be sent a hangup.
+fn open(device: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(OFlags::NOCTTY.bits() as i32).open(device)
 }

@@ -76,13 +76,14 @@ fn tools(arguments: &[String]) -> Vec<&'static GoTool> {
     tools
 }
 
-/// Unless parts are selected, the data path is left out: an emulated processor says nothing about it.
+/// Under QEMU, as a load needs both processors. Unless parts are selected, the data path is left out: an emulated
+/// processor says nothing about it.
 fn in_machine(workspace: &Workspace, arguments: &[String]) -> Result<ExitCode> {
     let architecture = Architecture::host();
     require_packages(architecture)?;
     let selection = Selection::ShippedWith(&BENCH_IN_MACHINE);
     let programs = timed("building", || workspace.build(selection, architecture, Profile::Release))?;
-    let options = Options { memory: MEMORY, disk: DISK, programs, ..Options::new(Vec::new()) };
+    let options = Options { memory: MEMORY, disk: DISK, programs, qemu: true, ..Options::new(Vec::new()) };
     let mut machine = Machine::boot(workspace, &options)?;
     let chosen = arguments.iter().any(|argument| argument.starts_with("--only"));
     let parts = if chosen { "" } else { "--only calls,storms,density" };

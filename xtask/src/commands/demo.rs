@@ -36,7 +36,9 @@ pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode
     if arguments.here {
         on_this_host(&programs)?;
     } else {
-        let mut machine = Machine::boot(workspace, &Options::new(programs.all()?))?;
+        // The first thing that somebody runs does not wait for a kernel to be built.
+        let options = Options { qemu: true, ..Options::new(programs.all()?) };
+        let mut machine = Machine::boot(workspace, &options)?;
         phase(&mut machine, "before-reboot")?;
         say("rebooting the machine");
         machine.reboot()?;

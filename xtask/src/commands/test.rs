@@ -38,6 +38,9 @@ pub struct TestArguments {
     /// Run the suites only in the virtual machine: this needs no root.
     #[arg(long, conflicts_with_all = ["steps", "changed"])]
     vm_only: bool,
+    /// Run the machines under QEMU, with Debian's own kernel and two processors, even where user-mode Linux would do.
+    #[arg(long, conflicts_with = "host_only")]
+    qemu: bool,
     /// Use the suites and the programs under test from an earlier build. Unit tests are built nevertheless.
     #[arg(long)]
     no_build: bool,
@@ -143,7 +146,7 @@ fn run(
     let everything = arguments.all || arguments.vm_only;
     let schedule = Schedule {
         steps,
-        suites: Suites { workspace, programs, sanity, filter, long: arguments.all, everything },
+        suites: Suites { workspace, programs, sanity, filter, long: arguments.all, everything, qemu: arguments.qemu },
         unit_tests,
         examples: units.is_none(),
         may_be_empty: arguments.filter.is_some(),

@@ -29,6 +29,9 @@ pub struct VmArguments {
     /// Package of another kernel, such as linux-image-cloud-amd64.
     #[arg(long, value_name = "PACKAGE")]
     kernel: Option<String>,
+    /// Run the machine under QEMU, with Debian's own kernel and two processors, even if user-mode Linux would do.
+    #[arg(long)]
+    qemu: bool,
     /// Seconds after which the command is killed.
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     timeout: u64,
@@ -60,6 +63,7 @@ pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
         memory: arguments.memory,
         disk: arguments.disk,
         kernel: arguments.kernel.clone(),
+        qemu: arguments.qemu,
         ..Options::new(programs)
     };
     let mut machine = Machine::boot(workspace, &options)?;

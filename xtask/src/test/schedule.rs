@@ -1,5 +1,5 @@
-//! Two lanes of steps. An emulated machine keeps about one processor busy, so on a host with two processors a single
-//! lane leaves the other one idle.
+//! Two lanes of steps. A machine keeps about one processor busy, so on a host with two processors a single lane leaves the
+//! other one idle.
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::channel;

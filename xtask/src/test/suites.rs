@@ -40,6 +40,8 @@ pub struct Suites<'a> {
     pub long: bool,
     /// In the machine, also run what is proved on this host; on the node, run both deployments in full.
     pub everything: bool,
+    /// Run every machine under QEMU.
+    pub qemu: bool,
 }
 
 impl Suites<'_> {
@@ -123,7 +125,8 @@ impl Suites<'_> {
             Some(up) => Ok(up),
             None => {
                 let programs = self.programs.all()?.into_iter().chain(self.sanity.clone());
-                Ok(machine.insert(Machine::boot(self.workspace, &Options::new(programs.collect()))?))
+                let options = Options { qemu: self.qemu, ..Options::new(programs.collect()) };
+                Ok(machine.insert(Machine::boot(self.workspace, &options)?))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The connection to the agent in the machine: frames over a socket that QEMU connects to a virtio-serial port.
+//! The connection to the agent in the machine: frames over a socket whose other end is a port of the guest.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,12 +21,12 @@ pub enum Event {
     Frame(Frame),
     /// Nothing arrived in time.
     Silence,
-    /// QEMU has ended, or has sent bytes that are not a frame.
+    /// The machine has ended, or has sent bytes that are not a frame.
     Closed,
 }
 
 impl Channel {
-    /// A channel, and the socket to pass to QEMU.
+    /// A channel, and the socket to pass to the machine.
     pub fn new() -> Result<(Self, UnixStream)> {
         let (ours, theirs) = UnixStream::pair().context("make a socket pair for the machine")?;
         let mut reader = ours.try_clone()?;

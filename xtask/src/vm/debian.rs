@@ -80,7 +80,8 @@ fn unpack(workspace: &Workspace, agent: &Path, archive: &Path, image: &Path) -> 
     // A disk consists of whole sectors; tar ignores anything after the archive's end.
     let tar = OpenOptions::new().write(true).open(archive)?;
     tar.set_len(tar.metadata()?.len().next_multiple_of(4096))?;
-    let mut options = Options::new(vec![agent.to_owned()]);
+    // Whoever wants only a node does not wait for a kernel to be built.
+    let mut options = Options { qemu: true, ..Options::new(vec![agent.to_owned()]) };
     options.more_disks = vec![(LABEL.to_owned(), partial.clone()), ("archive".to_owned(), archive.to_owned())];
     let mut machine = Machine::boot(workspace, &options)?;
     let script = "set -e

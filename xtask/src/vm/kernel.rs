@@ -1,4 +1,4 @@
-//! The machine's kernel: Debian's own, unpacked from its package but not installed.
+//! The kernel of a machine under QEMU: Debian's own, unpacked from its package but not installed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,8 +23,8 @@ pub struct Kernel {
     pub release: String,
     /// Decompressed modules, in load order.
     pub modules: Vec<PathBuf>,
-    /// The directory with all modules, as they are in the package.
-    pub library: PathBuf,
+    /// The directory with all modules, as they are in the package. A kernel that has everything built in has none.
+    pub library: Option<PathBuf>,
 }
 
 impl Kernel {
@@ -76,7 +76,12 @@ impl Kernel {
                 }
             }
         }
-        Ok(Kernel { image: tree.join("boot").join(format!("vmlinuz-{release}")), release, modules, library })
+        Ok(Kernel {
+            image: tree.join("boot").join(format!("vmlinuz-{release}")),
+            release,
+            modules,
+            library: Some(library),
+        })
     }
 }
 

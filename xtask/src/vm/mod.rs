@@ -1,4 +1,5 @@
-//! The virtual machine: Debian's kernel with project quotas, XFS and ext4, under QEMU without any privileges.
+//! The virtual machine: a kernel with project quotas, XFS and ext4, in user-mode Linux or under QEMU, without any
+//! privileges.
 //!
 //! Every test that needs a kernel like the users' runs here. A [`Machine`] is a node: `/` is shared, the pools are
 //! mounted at `/pools/xfs` and `/pools/ext4`, `/var/lib` outlives a reboot, our programs are in `/opt/bulkhead/bin`.
@@ -9,14 +10,18 @@ mod cpio;
 mod debian;
 mod disks;
 mod elf;
+mod engine;
 mod kernel;
 mod lend;
 mod node;
 mod parts;
+mod process;
 mod qemu;
 mod root;
 mod session;
 mod tools;
+mod user_mode;
+mod user_mode_kernel;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -26,10 +31,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 pub use self::apt::Apt;
+use self::engine::Engine;
 pub use self::node::Node;
 use self::parts::Parts;
 pub use self::parts::{AGENT, require_packages};
-use self::qemu::Accelerator;
 use self::session::Session;
 pub use self::session::{Output, Sink};
 pub use self::tools::files_of_host;
@@ -44,7 +49,7 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 /// What runs in the machine in addition to our programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Userland {
-    /// busybox and some tools, in memory: boots in five seconds.
+    /// busybox and some tools, in memory: boots in seconds.
     Small,
     /// A complete Debian, with systemd as PID 1.
     Debian,
@@ -76,6 +81,8 @@ pub struct Options {
     pub disk: u64,
     /// The package of a kernel to use instead of the default one.
     pub kernel: Option<String>,
+    /// Run it under QEMU, with Debian's own kernel and two processors, even if user-mode Linux would do.
+    pub qemu: bool,
     /// Programs for `/opt/bulkhead/bin`, including the agent.
     pub programs: Vec<PathBuf>,
     /// Additional disks: serial number and image.
@@ -92,6 +99,7 @@ impl Options {
             memory: 1536,
             disk: 2048,
             kernel: None,
+            qemu: false,
             programs,
             more_disks: Vec::new(),
         }
@@ -100,26 +108,27 @@ impl Options {
 
 /// A running machine. It ends when this value is dropped.
 pub struct Machine {
-    // First, so that QEMU ends before the directory of its disks is removed.
+    // First, so that the process ends before the directory of its disks is removed.
     session: Session,
-    accelerator: Accelerator,
+    engine: Engine,
     parts: Parts,
 }
 
 impl Machine {
     /// Provides the parts, makes the disks and boots.
     pub fn boot(workspace: &Workspace, options: &Options) -> Result<Self> {
-        let cache = workspace.machine_cache()?;
         let parts = Parts::provide(workspace, options)?;
-        if Accelerator::kvm_may_work(options.architecture, &cache) {
-            if let Ok(session) = parts.start(Accelerator::Kvm) {
-                return Ok(Machine { session, accelerator: Accelerator::Kvm, parts });
+        let cache = workspace.machine_cache()?;
+        let engine = Engine::best(options, &cache);
+        match parts.start(engine) {
+            Err(_) if engine == Engine::Kvm => {
+                say("KVM cannot boot a guest on this host; from now on the processor is emulated");
+                Engine::remember_that_kvm_fails(&cache)?;
+                let engine = Engine::Translated;
+                Ok(Machine { session: parts.start(engine)?, engine, parts })
             }
-            say("KVM cannot boot a guest on this host; from now on the processor is emulated");
-            Accelerator::remember_that_kvm_fails(&cache)?;
+            session => Ok(Machine { session: session?, engine, parts }),
         }
-        let session = parts.start(Accelerator::Tcg)?;
-        Ok(Machine { session, accelerator: Accelerator::Tcg, parts })
     }
 
     /// Runs a shell command, with our standard output and standard error as its own.
@@ -136,7 +145,7 @@ impl Machine {
     pub fn reboot(&mut self) -> Result<()> {
         let start = Instant::now();
         self.session.shut_down(BOOT_PATIENCE)?;
-        self.session = self.parts.start(self.accelerator)?;
+        self.session = self.parts.start(self.engine)?;
         say(format_args!("rebooted in {:.1} s", start.elapsed().as_secs_f64()));
         Ok(())
     }
@@ -144,7 +153,7 @@ impl Machine {
     /// Cuts the power, and boots again from the same disks.
     pub fn power_cut(&mut self) -> Result<()> {
         self.session.power_off();
-        self.session = self.parts.start(self.accelerator)?;
+        self.session = self.parts.start(self.engine)?;
         Ok(())
     }
 }

@@ -64,7 +64,8 @@ impl Node {
         for (number, image) in self.images.iter().enumerate() {
             copy(image, tree.join(format!("images/{number}.tar")))?;
         }
-        run_quietly(command("cp").arg("-r").arg(&kernel.library).arg(tree.join("modules")))?;
+        let library = kernel.library.as_ref().context("the node's kernel has no modules")?;
+        run_quietly(command("cp").arg("-r").arg(library).arg(tree.join("modules")))?;
         let used = command("du").args(["-sm"]).arg(&tree).output()?;
         let used = String::from_utf8_lossy(&used.stdout).split_whitespace().next().and_then(|text| text.parse().ok());
         let mebibytes: u64 = used.context("du reported no size")?;

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 
 use super::apt::Apt;
 use super::disks::{Disk, NODE_POOL, POOLS, STATE};
+use super::engine::{Engine, Guest, suits_user_mode};
 use super::kernel::Kernel;
-use super::qemu::{Accelerator, Guest};
 use super::root::{self, Content};
 use super::session::Session;
 use super::tools::{self, Tools};
-use super::{BOOT_PATIENCE, Options, Userland, debian, node};
+use super::{BOOT_PATIENCE, Options, Userland, debian, node, user_mode_kernel};
 use crate::directory::{self, RunDirectory};
 use crate::packages;
 use crate::process::{command, run_quietly};
@@ -53,11 +53,16 @@ impl Parts {
     pub fn provide(workspace: &Workspace, options: &Options) -> Result<Self> {
         require_packages(options.architecture)?;
         let cache = workspace.machine_cache()?;
-        let (kernel, tools) = {
+        let apt = Apt::new(&cache, options.architecture)?;
+        let kernel = if suits_user_mode(options) {
+            user_mode_kernel::provide(&cache, &apt)?
+        } else {
             let _lock = directory::lock(&cache, "packages")?;
-            let apt = Apt::new(&cache, options.architecture)?;
-            let kernel = Kernel::provide(&cache, &apt, options.kernel.as_deref())?;
-            (kernel, Tools::provide(&cache, options.architecture, &apt)?)
+            Kernel::provide(&cache, &apt, options.kernel.as_deref())?
+        };
+        let tools = {
+            let _lock = directory::lock(&cache, "packages")?;
+            Tools::provide(&cache, options.architecture, &apt)?
         };
         let directory = RunDirectory::new(&workspace.runs())?;
         let mut disks = options.more_disks.clone();
@@ -107,7 +112,7 @@ impl Parts {
     }
 
     /// Boots, and waits until the agent is ready for commands.
-    pub fn start(&self, accelerator: Accelerator) -> Result<Session> {
+    pub fn start(&self, engine: Engine) -> Result<Session> {
         let start = Instant::now();
         let guest = Guest {
             architecture: self.architecture,
@@ -120,10 +125,10 @@ impl Parts {
             disks: &self.disks,
             directory: self.directory.path(),
         };
-        let patience = if accelerator == Accelerator::Kvm { KVM_PATIENCE } else { BOOT_PATIENCE };
-        let session = Session::start(&guest, accelerator, patience)?;
+        let patience = if engine == Engine::Kvm { KVM_PATIENCE } else { BOOT_PATIENCE };
+        let session = Session::start(&guest, engine, patience)?;
         let (release, seconds) = (&self.kernel.release, start.elapsed().as_secs_f64());
-        say(format_args!("booted Linux {release} ({}) in {seconds:.1} s", accelerator.name()));
+        say(format_args!("booted Linux {release} ({}) in {seconds:.1} s", engine.name()));
         Ok(session)
     }
 }

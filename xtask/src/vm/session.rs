@@ -1,4 +1,4 @@
-//! One QEMU process and the agent in its guest.
+//! One process of an engine and the agent in its guest.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,9 @@ use anyhow::{Error, Result, anyhow};
 use bulkhead_vm_agent::Frame;
 
 use super::channel::{Channel, Event};
-use super::qemu::{Accelerator, Guest, Qemu};
+use super::engine::{CONSOLE, Engine, Guest};
+use super::process::Process;
+use super::qemu;
 
 const TICK: Duration = Duration::from_millis(250);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -31,18 +33,20 @@ pub type Sink<'a> = &'a mut dyn FnMut(Output, &[u8]);
 
 /// A guest that has booted.
 pub struct Session {
-    qemu: Qemu,
+    process: Process,
     channel: Channel,
     directory: PathBuf,
 }
 
 impl Session {
-    /// Starts QEMU and waits until the agent is ready for commands.
-    pub fn start(guest: &Guest<'_>, accelerator: Accelerator, patience: Duration) -> Result<Self> {
+    /// Starts the engine and waits until the agent is ready for commands.
+    pub fn start(guest: &Guest<'_>, engine: Engine, patience: Duration) -> Result<Self> {
         let (channel, agent) = Channel::new()?;
-        let qemu = Qemu::start(guest, accelerator, agent)?;
+        let process = engine.start(guest, &agent)?;
+        // Only the machine has the agent's end now: the channel is closed when the machine ends.
+        drop(agent);
         let directory = guest.directory.to_owned();
-        let mut session = Session { qemu, channel, directory };
+        let mut session = Session { process, channel, directory };
         let deadline = Instant::now() + patience;
         loop {
             match session.next("booting", deadline)? {
@@ -74,11 +78,11 @@ impl Session {
         }
     }
 
-    /// Shuts the guest down as an operator does who reboots it. QEMU ends then, instead of resetting the guest.
+    /// Shuts the guest down as an operator does who reboots it. The process ends then, instead of resetting the guest.
     pub fn shut_down(&mut self, patience: Duration) -> Result<()> {
         self.channel.send_command("reboot")?;
         let deadline = Instant::now() + patience;
-        while self.qemu.ended().is_none() {
+        while self.process.ended().is_none() {
             if Instant::now() >= deadline {
                 return Err(self.failure("shutting down", &format!("not done after {patience:?}")));
             }
@@ -89,18 +93,18 @@ impl Session {
 
     /// Cuts the power.
     pub fn power_off(&mut self) {
-        self.qemu.kill();
+        self.process.kill();
     }
 
-    /// The next frame, or `None` at the deadline. A kernel panic and the end of QEMU are errors.
+    /// The next frame, or `None` at the deadline. A kernel panic and the end of the process are errors.
     fn next(&mut self, doing: &str, deadline: Instant) -> Result<Option<Frame>> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.channel.receive(left.min(TICK)) {
                 Event::Frame(frame) => return Ok(Some(frame)),
                 Event::Closed => return Err(self.failure(doing, "its agent cannot be heard any more")),
-                // QEMU's end of the socket may still be open in another QEMU that was started at the same moment.
-                Event::Silence if self.qemu.ended().is_some() => return Err(self.failure(doing, "nothing is heard")),
+                // The machine's end of the socket may still be open in another one that was started at the same moment.
+                Event::Silence if self.process.ended().is_some() => return Err(self.failure(doing, "nothing is heard")),
                 Event::Silence if console(&self.directory).contains("Kernel panic") => {
                     return Err(self.failure(doing, "its kernel panicked"));
                 }
@@ -110,15 +114,15 @@ impl Session {
         }
     }
 
-    /// An error that says how QEMU ended, if it did, and ends with the last lines of the machine's logs.
+    /// An error that says how the process ended, if it did, and ends with the last lines of the machine's logs.
     fn failure(&mut self, doing: &str, what: &str) -> Error {
         let mut message = format!("the machine, {doing}: {what}");
         // Its sockets are closed a moment before a process has ended.
         thread::sleep(TICK);
-        if let Some(status) = self.qemu.ended() {
-            message += &format!("; QEMU has ended: {status}");
+        if let Some(status) = self.process.ended() {
+            message += &format!("; its process has ended: {status}");
         }
-        let qemu = fs::read_to_string(self.directory.join("qemu.log")).unwrap_or_default();
+        let qemu = fs::read_to_string(self.directory.join(qemu::LOG)).unwrap_or_default();
         for (name, text) in [("QEMU", qemu), ("the machine's console", console(&self.directory))] {
             let lines: Vec<&str> = text.lines().collect();
             if !lines.is_empty() {
@@ -140,7 +144,7 @@ fn forward(frame: Frame, sink: Sink<'_>) {
 }
 
 fn console(directory: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(directory.join("console.log")).unwrap_or_default()).into_owned()
+    String::from_utf8_lossy(&fs::read(directory.join(CONSOLE)).unwrap_or_default()).into_owned()
 }
 
 fn shortened(command: &str) -> String {

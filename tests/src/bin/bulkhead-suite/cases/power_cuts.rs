@@ -53,7 +53,7 @@ fn a_hundred_power_cuts_on_ext4_undo_nothing_that_was_answered(rig: &mut Rig) ->
     cut(rig, PoolFilesystem::Ext4, number)
 }
 
-/// The machine's processor is emulated.
+/// The machine's processor may be emulated.
 fn hundred(rig: &Rig) -> usize {
     if rig.run_options.place == Place::Host { 100 } else { 10 }
 }

@@ -1,0 +1,107 @@
+//! What executes a machine's instructions, and which engine suits which machine.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::process::Process;
+use super::{Options, Userland, qemu, user_mode};
+use crate::workspace::Architecture;
+
+/// How a machine is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// As an ordinary program of this host, by user-mode Linux: several times faster than a translated processor. It has
+    /// one processor, and a kernel of its own.
+    UserMode,
+    /// Under QEMU, by the processor.
+    Kvm,
+    /// Under QEMU, by translation: slow, but it works everywhere.
+    Translated,
+}
+
+impl Engine {
+    /// The best engine for a machine. Whether KVM works is not known before it is tried.
+    pub fn best(options: &Options, cache: &Path) -> Engine {
+        match options {
+            _ if suits_user_mode(options) => Engine::UserMode,
+            _ if kvm_may_work(options.architecture, cache) => Engine::Kvm,
+            _ => Engine::Translated,
+        }
+    }
+
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::UserMode => "user mode",
+            Engine::Kvm => "kvm",
+            Engine::Translated => "tcg",
+        }
+    }
+
+    /// Starts a guest whose agent has the other end of this socket. The process is tied to the calling thread: the
+    /// kernel kills it when that thread ends.
+    pub fn start(self, guest: &Guest<'_>, agent: &UnixStream) -> Result<Process> {
+        match self {
+            Engine::UserMode => Process::start(user_mode::program(guest, agent)?, agent, guest.directory, CONSOLE),
+            Engine::Kvm | Engine::Translated => {
+                Process::start(qemu::program(guest, self, agent), agent, guest.directory, qemu::LOG)
+            }
+        }
+    }
+
+    /// Records that KVM could not boot a guest on this host.
+    pub fn remember_that_kvm_fails(cache: &Path) -> Result<()> {
+        File::create(verdict(cache)).context("note that KVM does not work here")?;
+        Ok(())
+    }
+}
+
+/// The console's log, in the machine's directory.
+pub const CONSOLE: &str = "console.log";
+
+/// Returns whether user-mode Linux has what the machine needs: it exists for one architecture, and its kernel is built
+/// for what the small machine does.
+pub fn suits_user_mode(options: &Options) -> bool {
+    let default_kernel = options.kernel.is_none() && !options.qemu;
+    default_kernel
+        && options.userland == Userland::Small
+        && options.architecture == Architecture::Amd64
+        && options.architecture == Architecture::host()
+}
+
+/// Returns whether KVM is worth trying. Only booting a guest shows whether it works, so a failure is remembered in the
+/// cache for as long as the host runs the same kernel.
+fn kvm_may_work(architecture: Architecture, cache: &Path) -> bool {
+    let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
+    usable && architecture == Architecture::host() && !verdict(cache).exists()
+}
+
+fn verdict(cache: &Path) -> PathBuf {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    cache.join(format!("no-kvm-on-{}", release.trim()))
+}
+
+/// What a guest is made of.
+pub struct Guest<'a> {
+    /// The processor.
+    pub architecture: Architecture,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// How many processors it has, where the engine has more than one.
+    pub processors: u32,
+    /// The kernel's image.
+    pub kernel: &'a Path,
+    /// The first root filesystem.
+    pub initrd: &'a Path,
+    /// Additional words for the kernel's command line.
+    pub append: &'a str,
+    /// The ports forwarded from the host's loopback device. Without any the guest has no network.
+    pub ports: &'a [u16],
+    /// The serial number and image of each disk.
+    pub disks: &'a [(String, PathBuf)],
+    /// Where the console's log and the engine's own log go.
+    pub directory: &'a Path,
+}

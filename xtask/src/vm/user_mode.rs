@@ -1,0 +1,57 @@
+//! User-mode Linux: the kernel as a program of this host, without any privileges.
+//!
+//! Its memory is a file without a name in /dev/shm, its disks are the same files that QEMU uses, and each address space
+//! of the guest is a process of this host that the kernel traces.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_vm_agent::PORT_VARIABLE;
+use rustix::fs::{StatVfsMountFlags, statvfs};
+
+use super::engine::Guest;
+use crate::process::command;
+
+/// Where its memory is: a file on a disk would be written back all the time.
+const MEMORY: &str = "/dev/shm";
+
+/// The program and its arguments, for a guest whose agent has the other end of this socket.
+pub fn program(guest: &Guest<'_>, agent: &UnixStream) -> Result<Command> {
+    let mut linux = command("setpriv");
+    linux.args(["--pdeathsig", "KILL", "--"]).args(room_for(guest.memory)?).arg(guest.kernel);
+    // When it panics, it sends a signal to its whole process group.
+    linux.process_group(0);
+    linux.env("TMPDIR", MEMORY);
+    linux.arg(format!("mem={}M", guest.memory)).arg(format!("initrd={}", guest.initrd.display()));
+    // Files about the process, which would otherwise be in the user's home.
+    linux.arg("uml_dir=user-mode/");
+    linux.args(["con0=null,fd:1", "con=null", "console=tty0", "loglevel=4", "oops=panic", "panic=0", "noreboot"]);
+    linux.arg(format!("ssl0=fd:{}", agent.as_raw_fd())).arg(format!("{PORT_VARIABLE}=/dev/ttyS0"));
+    for (number, (serial, image)) in guest.disks.iter().enumerate() {
+        // d: what is in a file is never taken for the header of a copy-on-write file.
+        linux.arg(format!("ubd{number}d={},,{serial}", image.display()));
+    }
+    linux.args(guest.append.split_whitespace());
+    Ok(linux)
+}
+
+/// Makes room for the guest's memory: the kernel would be killed at the first page that does not fit. Returns the words
+/// before the program that give it a filesystem of its own, if the host's is not suitable. A container's is too small.
+fn room_for(mebibytes: u32) -> Result<Vec<String>> {
+    let found = statvfs(MEMORY).with_context(|| format!("look at {MEMORY}, where the machine's memory would be"))?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize) >> 20;
+    if free >= u64::from(mebibytes) && !found.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        return Ok(Vec::new());
+    }
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the machine's memory needs {mebibytes} MiB in {MEMORY}, mounted without noexec, where {free} MiB are free; this \
+         mounts another one:\n\n    sudo mount -t tmpfs -o size={}M memory {MEMORY}\n\nor pass --qemu",
+        2 * mebibytes
+    );
+    let script = format!("mount -t tmpfs -o size={}M memory {MEMORY} && exec \"$0\" \"$@\"", mebibytes + 1);
+    Ok(["unshare", "--mount", "sh", "-c", &script].map(String::from).to_vec())
+}
