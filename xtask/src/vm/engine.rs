@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::network::Network;
 use super::process::Process;
 use super::{Options, Userland, qemu, user_mode};
 use crate::workspace::Architecture;
@@ -45,7 +46,16 @@ impl Engine {
     /// kernel kills it when that thread ends.
     pub fn start(self, guest: &Guest<'_>, agent: &UnixStream) -> Result<Process> {
         match self {
-            Engine::UserMode => Process::start(user_mode::program(guest, agent)?, agent, guest.directory, CONSOLE),
+            Engine::UserMode => {
+                let network = match guest.ports {
+                    [] => None,
+                    ports => Some(Network::start(ports, guest.directory)?),
+                };
+                let linux = user_mode::program(guest, agent, network.as_ref().map(|(_, kernels)| kernels))?;
+                let mut process = Process::start(linux, agent, guest.directory, CONSOLE)?;
+                process.network = network.map(|(network, _)| network);
+                Ok(process)
+            }
             Engine::Kvm | Engine::Translated => {
                 Process::start(qemu::program(guest, self, agent), agent, guest.directory, qemu::LOG)
             }
@@ -62,12 +72,12 @@ impl Engine {
 /// The console's log, in the machine's directory.
 pub const CONSOLE: &str = "console.log";
 
-/// Returns whether user-mode Linux has what the machine needs: it exists for one architecture, and its kernel is built
-/// for what the small machine does.
+/// Returns whether user-mode Linux has what the machine needs: it exists for one architecture. What systemd makes of our
+/// units is proved on a computer that boots and shuts down as users' do.
 pub fn suits_user_mode(options: &Options) -> bool {
     let default_kernel = options.kernel.is_none() && !options.qemu;
     default_kernel
-        && options.userland == Userland::Small
+        && options.userland != Userland::Debian
         && options.architecture == Architecture::Amd64
         && options.architecture == Architecture::host()
 }

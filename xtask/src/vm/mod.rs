@@ -13,6 +13,7 @@ mod elf;
 mod engine;
 mod kernel;
 mod lend;
+mod network;
 mod node;
 mod parts;
 mod process;

@@ -64,8 +64,9 @@ impl Node {
         for (number, image) in self.images.iter().enumerate() {
             copy(image, tree.join(format!("images/{number}.tar")))?;
         }
-        let library = kernel.library.as_ref().context("the node's kernel has no modules")?;
-        run_quietly(command("cp").arg("-r").arg(library).arg(tree.join("modules")))?;
+        if let Some(library) = &kernel.library {
+            run_quietly(command("cp").arg("-r").arg(library).arg(tree.join("modules")))?;
+        }
         let used = command("du").args(["-sm"]).arg(&tree).output()?;
         let used = String::from_utf8_lossy(&used.stdout).split_whitespace().next().and_then(|text| text.parse().ok());
         let mebibytes: u64 = used.context("du reported no size")?;
@@ -92,6 +93,9 @@ impl Node {
         root.file(&format!("{SYSTEM_UNITS}/node-pods.socket"), 0o644, socket.as_bytes())?;
         root.symlink(&format!("{SYSTEM_UNITS}/sockets.target.wants/node-pods.socket"), "../node-pods.socket")?;
         root.directory("overlay/opt/node")?;
-        root.symlink(&format!("overlay/usr/lib/modules/{}", kernel.release), "/opt/node/modules")
+        if kernel.library.is_some() {
+            root.symlink(&format!("overlay/usr/lib/modules/{}", kernel.release), "/opt/node/modules")?;
+        }
+        Ok(())
     }
 }

@@ -29,11 +29,11 @@ const DEBIAN_WORDS: &str = "systemd.show_status=0 systemd.mask=serial-getty@ttyS
 
 /// Makes sure that this host has the packages needed to make a machine. Worth doing before a long build.
 pub fn require_packages(architecture: Architecture) -> Result<()> {
-    let qemu = match architecture {
-        Architecture::Amd64 => "qemu-system-x86",
-        Architecture::Arm64 => "qemu-system-arm",
+    let engines: &[_] = match architecture {
+        Architecture::Amd64 => &["qemu-system-x86", "passt"],
+        Architecture::Arm64 => &["qemu-system-arm"],
     };
-    packages::require(&[qemu, "kmod"].into_iter().chain(tools::packages()).collect::<Vec<_>>())
+    packages::require(&engines.iter().copied().chain(["kmod"]).chain(tools::packages()).collect::<Vec<_>>())
 }
 
 /// A machine that is not running.

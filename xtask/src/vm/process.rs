@@ -10,11 +10,15 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result};
 use rustix::io::{FdFlags, fcntl_setfd};
 
+use super::network::Network;
+
 /// A running engine. It ends when this value is dropped, and with this process, however that ends.
 pub struct Process {
     child: Child,
     /// Ends when no process has the engine's output open any more.
     output: Option<JoinHandle<()>>,
+    /// The network of a guest to which the engine gives none.
+    pub network: Option<Network>,
 }
 
 impl Process {
@@ -34,7 +38,7 @@ impl Process {
             // If the log cannot be written, the machine goes on without it.
             let _ = io::copy(&mut reader, &mut file);
         });
-        Ok(Process { child, output: Some(output) })
+        Ok(Process { child, output: Some(output), network: None })
     }
 
     /// How the process has ended, if it has.

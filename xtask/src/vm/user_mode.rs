@@ -3,7 +3,7 @@
 //! Its memory is a file without a name in /dev/shm, its disks are the same files that QEMU uses, and each address space
 //! of the guest is a process of this host that the kernel traces.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use bulkhead_vm_agent::PORT_VARIABLE;
 use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::engine::Guest;
 use crate::process::command;
@@ -18,8 +19,9 @@ use crate::process::command;
 /// Where its memory is: a file on a disk would be written back all the time.
 const MEMORY: &str = "/dev/shm";
 
-/// The program and its arguments, for a guest whose agent has the other end of this socket.
-pub fn program(guest: &Guest<'_>, agent: &UnixStream) -> Result<Command> {
+/// The program and its arguments, for a guest whose agent has the other end of this socket, and whose network, if it has
+/// one, is on the other end of that.
+pub fn program(guest: &Guest<'_>, agent: &UnixStream, network: Option<&OwnedFd>) -> Result<Command> {
     let mut linux = command("setpriv");
     linux.args(["--pdeathsig", "KILL", "--"]).args(room_for(guest.memory)?).arg(guest.kernel);
     // When it panics, it sends a signal to its whole process group.
@@ -33,6 +35,10 @@ pub fn program(guest: &Guest<'_>, agent: &UnixStream) -> Result<Command> {
     for (number, (serial, image)) in guest.disks.iter().enumerate() {
         // d: what is in a file is never taken for the header of a copy-on-write file.
         linux.arg(format!("ubd{number}d={},,{serial}", image.display()));
+    }
+    if let Some(network) = network {
+        fcntl_setfd(network, FdFlags::empty())?;
+        linux.arg(format!("vec0:transport=fd,fd={}", network.as_raw_fd()));
     }
     linux.args(guest.append.split_whitespace());
     Ok(linux)
