@@ -11,6 +11,9 @@ use super::process::Process;
 use super::{Options, Userland, qemu, user_mode};
 use crate::workspace::Architecture;
 
+/// The console's log, in the machine's directory.
+pub const CONSOLE: &str = "console.log";
+
 /// How a machine is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
@@ -26,10 +29,12 @@ pub enum Engine {
 impl Engine {
     /// The best engine for a machine. Whether KVM works is not known before it is tried.
     pub fn best(options: &Options, cache: &Path) -> Engine {
-        match options {
-            _ if suits_user_mode(options) => Engine::UserMode,
-            _ if kvm_may_work(options.architecture, cache) => Engine::Kvm,
-            _ => Engine::Translated,
+        if suits_user_mode(options) {
+            Engine::UserMode
+        } else if kvm_may_work(options.architecture, cache) {
+            Engine::Kvm
+        } else {
+            Engine::Translated
         }
     }
 
@@ -69,17 +74,11 @@ impl Engine {
     }
 }
 
-/// The console's log, in the machine's directory.
-pub const CONSOLE: &str = "console.log";
-
 /// Returns whether user-mode Linux has what the machine needs: it exists for one architecture. What systemd makes of our
 /// units is proved on a computer that boots and shuts down as users' do.
 pub fn suits_user_mode(options: &Options) -> bool {
-    let default_kernel = options.kernel.is_none() && !options.qemu;
-    default_kernel
-        && options.userland != Userland::Debian
-        && options.architecture == Architecture::Amd64
-        && options.architecture == Architecture::host()
+    let needs_qemu = options.qemu || options.kernel.is_some() || options.userland == Userland::Debian;
+    !needs_qemu && [options.architecture, Architecture::host()] == [Architecture::Amd64; 2]
 }
 
 /// Returns whether KVM is worth trying. Only booting a guest shows whether it works, so a failure is remembered in the
@@ -114,4 +113,23 @@ pub struct Guest<'a> {
     pub disks: &'a [(String, PathBuf)],
     /// Where the console's log and the engine's own log go.
     pub directory: &'a Path,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_mode_is_for_machines_with_its_own_kernel() {
+        let usual = || Options::new(Vec::new());
+        assert_eq!(suits_user_mode(&usual()), Architecture::host() == Architecture::Amd64);
+        for other in [
+            Options { architecture: Architecture::Arm64, ..usual() },
+            Options { userland: Userland::Debian, ..usual() },
+            Options { kernel: Some("linux-image-amd64".to_owned()), ..usual() },
+            Options { qemu: true, ..usual() },
+        ] {
+            assert!(!suits_user_mode(&other));
+        }
+    }
 }

@@ -39,14 +39,22 @@ const CHANGES: [(&str, &str, &str); 3] = [
 pub fn provide(cache: &Path, apt: &Apt) -> Result<Kernel> {
     let key = sha256(format!("{CHANGES:?}{CONFIGURATION}").as_bytes());
     let directory = cache.join(format!("user-mode-{SOURCE}-{}", &key[..12]));
-    let _lock = directory::lock(cache, "user-mode")?;
     if !directory.exists() {
-        packages::require(&BUILD_TOOLS)?;
-        timed("building the kernel of user-mode Linux, once, for some minutes", || build(&directory, apt))?;
+        build_once(cache, &directory, apt)?;
     }
     let image = directory.join("linux");
     let release = capture(command(&image.to_string_lossy()).arg("--version"))?.trim().to_owned();
     Ok(Kernel { image, release, modules: Vec::new(), library: None })
+}
+
+/// Builds the kernel, unless another xtask does so meanwhile.
+fn build_once(cache: &Path, directory: &Path, apt: &Apt) -> Result<()> {
+    let _lock = directory::lock(cache, "user-mode")?;
+    if directory.exists() {
+        return Ok(());
+    }
+    packages::require(&BUILD_TOOLS)?;
+    timed("building the kernel of user-mode Linux, once, for some minutes", || build(directory, apt))
 }
 
 fn build(directory: &Path, apt: &Apt) -> Result<()> {
