@@ -24,6 +24,8 @@ pub mod errno {
     pub const ACCESS: i32 = 13;
     /// EBUSY.
     pub const BUSY: i32 = 16;
+    /// ENODEV.
+    pub const NO_DEVICE: i32 = 19;
     /// EINVAL.
     pub const INVALID: i32 = 22;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::fixture::Fixture;
+use crate::pace;
 use crate::rig::Rig;
 use crate::run_options::{Phase, Place, PoolFilesystem, RunOptions};
 
@@ -117,9 +118,9 @@ impl<S: Fixture> Case<S> {
     }
 
     /// Returns how long it may take.
-    pub fn limit(&self, run_options: &RunOptions) -> Duration {
+    pub fn limit(&self) -> Duration {
         let on_host = if self.needs(Need::Long) { Duration::from_secs(600) } else { S::LIMIT };
-        run_options.place.patience(on_host)
+        pace::patience(on_host)
     }
 }
 

@@ -70,7 +70,7 @@ impl Daemon {
     /// Waits until its log passes `check`: lines are written by a separate thread, a moment after the call they
     /// describe has been answered.
     pub fn check_log(&self, mut check: impl FnMut(&str) -> Result<()>) -> Result<()> {
-        crate::wait::until(Duration::from_secs(10), || check(&self.log()?))
+        crate::wait::until(crate::pace::patience(Duration::from_secs(10)), || check(&self.log()?))
     }
 
     /// Waits until its log contains `part`.

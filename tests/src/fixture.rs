@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::case::{Case, Need};
 use crate::keeper::leave_the_hosts_mounts;
-use crate::pool::{Pool, SharedPool};
+use crate::pool::{Pool, SharedPools};
 use crate::rig::Rig;
 use crate::run_options::{Place, RunOptions};
 
@@ -20,16 +20,18 @@ pub trait Fixture: Debug + Sized + 'static {
     /// How long an ordinary test may take on the build machine, including everything it waits for.
     const LIMIT: Duration;
 
-    /// How many tests run in parallel, unless `--test-threads` says otherwise.
-    const SIDE_BY_SIDE: usize = 1;
-
     /// Whether its tests also run on the host: then a machine runs only those whose outcome may differ there.
     const RUNS_ON_HOST: bool = false;
 
-    /// Prepares what is shared, and passes it to the tests in the options.
-    fn share(run_options: &mut RunOptions) -> Result<Self::Shared>;
+    /// How many tests run in parallel, unless `--test-threads` says otherwise.
+    fn side_by_side(_: &RunOptions) -> usize {
+        1
+    }
 
-    /// Remakes what all tests share, after a test that failed and may have left something in it.
+    /// Prepares what is shared by so many tests at a time, and passes it to them in the options.
+    fn share(run_options: &mut RunOptions, side_by_side: usize) -> Result<Self::Shared>;
+
+    /// Remakes what the tests in one slot share, after one that failed and may have left something in it.
     fn renew(_: &RunOptions) -> Result<()> {
         Ok(())
     }
@@ -45,12 +47,18 @@ pub trait Fixture: Debug + Sized + 'static {
 }
 
 impl Fixture for Rig {
-    type Shared = Option<SharedPool>;
+    type Shared = Option<SharedPools>;
 
     const LIMIT: Duration = Duration::from_secs(90);
     const RUNS_ON_HOST: bool = true;
 
-    fn share(run_options: &mut RunOptions) -> Result<Option<SharedPool>> {
+    // A helper that starts knows the devices of volumes by the volumes' ids, and many tests give theirs the same ones: to a
+    // helper of one test, the volume of another is one that has lost its pool, and is still attached.
+    fn side_by_side(_: &RunOptions) -> usize {
+        1
+    }
+
+    fn share(run_options: &mut RunOptions, side_by_side: usize) -> Result<Option<SharedPools>> {
         if run_options.phase.is_some() {
             // These tests have pools that outlive a reboot.
             return Ok(None);
@@ -58,17 +66,17 @@ impl Fixture for Rig {
         if run_options.place == Place::Host {
             leave_the_hosts_mounts()?;
         }
-        let pool = SharedPool::make(run_options)?;
-        run_options.shared_pool = Some(pool.directory());
-        Ok(Some(pool))
+        let pools = SharedPools::make(run_options, side_by_side)?;
+        run_options.shared_pools = pools.directories().to_owned();
+        Ok(Some(pools))
     }
 
     fn renew(run_options: &RunOptions) -> Result<()> {
-        run_options.shared_pool.iter().try_for_each(|directory| SharedPool::renew(run_options, directory))
+        run_options.shared_pool.iter().try_for_each(|directory| SharedPools::renew(run_options, directory))
     }
 
-    fn end(pool: Option<SharedPool>, _: bool) -> Result<()> {
-        pool.map_or(Ok(()), SharedPool::remove)
+    fn end(pools: Option<SharedPools>, _: bool) -> Result<()> {
+        pools.map_or(Ok(()), SharedPools::remove)
     }
 
     fn set(case: &Case, run_options: &RunOptions, work: &Path, templates: &Path) -> Result<Self> {

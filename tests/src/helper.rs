@@ -21,6 +21,7 @@ use rustix::net::{
 use rustix::process::Uid;
 
 use crate::daemon::FRONTEND_UID;
+use crate::pace;
 use crate::undo::Pending;
 
 /// A connection to the helper.
@@ -42,7 +43,7 @@ impl HelperClient {
     /// Connects as another user, and sends nothing.
     pub fn connect_as(path: &Path, uid: u32) -> Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let limit = Some(Duration::from_secs(120));
+        let limit = Some(pace::patience(Duration::from_secs(120)));
         rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, limit)?;
         let address = SocketAddrUnix::new(path)?;
         let _one_at_a_time =
@@ -98,7 +99,7 @@ impl HelperClient {
 
     /// Sends a request until the helper is no longer too busy to grant it: a machine may take long to remove devices.
     pub fn ask_patiently(&self, request: &Request) -> Result<Reply> {
-        self.ask_within(Duration::from_secs(30), request)
+        self.ask_within(pace::patience(Duration::from_secs(30)), request)
     }
 
     /// Sends a request until the helper is no longer too busy to grant it, for as long as this at most.

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 use crate::case::{Case, Need};
 use crate::fixture::Fixture;
 use crate::observe::{loops, mounts, processes};
+use crate::pace;
 use crate::pool::Pool;
 use crate::run_options::{Phase, Place, RunOptions};
 
@@ -26,7 +27,7 @@ pub(crate) fn keep<S: Fixture>(case: &Case<S>, run_options: &RunOptions, work: &
     // Whatever the test leaves running becomes a child of this process, wherever it was started.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     make_place(run_options.place, work)?;
-    let verdict = run(&mut body, case.limit(run_options));
+    let verdict = run(&mut body, case.limit());
     if case.needs(Need::Reboot(Phase::BeforeReboot)) && verdict.is_ok() {
         return Ok(());
     }
@@ -34,7 +35,7 @@ pub(crate) fn keep<S: Fixture>(case: &Case<S>, run_options: &RunOptions, work: &
         print_logs(work);
     }
     // The emptier of a helper that was just stopped ends a moment later. After a failure there is no point in waiting.
-    let grace = if verdict.is_ok() { run_options.place.patience(Duration::from_secs(3)) } else { Duration::ZERO };
+    let grace = if verdict.is_ok() { pace::patience(Duration::from_secs(3)) } else { Duration::ZERO };
     let left = end_processes(grace);
     let cleaned = clean(work, run_options.shared_pool.as_deref());
     verdict?;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::kubelet::Kubelet;
 use crate::observe::{loops, mounts, quotas};
+use crate::pace;
 use crate::pool::Pool;
 use crate::rig::Rig;
 use crate::run_options::RunOptions;
@@ -33,7 +34,7 @@ pub fn check_node(run_options: &RunOptions, kubelet: &Kubelet, pools: &[Pool]) -
         ensure!(left.is_empty(), "loop devices are left over: {left:?}");
     }
     // Deleted volumes are emptied in the background.
-    let patience = run_options.place.patience(Duration::from_secs(15));
+    let patience = pace::patience(Duration::from_secs(15));
     wait::until(patience, || pools.iter().try_for_each(|pool| check_pool(run_options, pool)))
 }
 

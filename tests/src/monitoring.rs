@@ -32,7 +32,7 @@ const SERVING: &str = "serving metrics and probes address=";
 pub fn address(rig: &Rig) -> Result<String> {
     let mut address = String::new();
     // The log is written by a separate thread.
-    crate::wait::until(Duration::from_secs(10), || {
+    crate::wait::until(crate::pace::patience(Duration::from_secs(10)), || {
         let log = rig.frontend_log()?;
         let (_, rest) = log.split_once(SERVING).context("the frontend does not say where it serves metrics")?;
         address = rest.split_whitespace().next().context("an address")?.to_owned();
@@ -49,7 +49,7 @@ pub fn get(rig: &Rig, path: &str) -> Result<(u16, String)> {
 /// The response of the server at `address` to a request for `path`: the status and the body.
 pub fn fetch(address: &str, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(crate::pace::patience(Duration::from_secs(10))))?;
     // A newer version of HTTP may send the body in chunks.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();

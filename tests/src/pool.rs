@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::observe::loops::{self, Loop};
 use crate::observe::mounts;
+use crate::pace;
 use crate::run_options::{PoolFilesystem, RunOptions, program};
 use crate::wait;
 
@@ -122,6 +123,11 @@ impl Pool {
         found.pop().context("no loop device")
     }
 
+    /// Writes everything to its disk. Unlike `sync`, this does not wait for the pools of other tests, which may be frozen.
+    pub fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.directory)?)?)
+    }
+
     /// The directory of a volume.
     pub fn volume(&self, id: &str) -> PathBuf {
         self.directory.join(id)
@@ -142,26 +148,32 @@ impl Pool {
     }
 }
 
-/// The pool that the tests of a run use in turn. Each must leave it empty, which is checked.
+/// One pool for each slot, which the tests that run there use in turn. Each must leave it empty, which is checked.
 #[derive(Debug)]
-pub struct SharedPool {
+pub struct SharedPools {
     scratch: TempDir,
+    directories: Vec<PathBuf>,
 }
 
-impl SharedPool {
-    /// Makes and mounts it.
-    pub fn make(run_options: &RunOptions) -> Result<Self> {
-        let pool = Self { scratch: run_options.place.make_scratch()? };
-        Pool::make(run_options, pool.scratch.path(), &pool.directory(), "default")?;
-        Ok(pool)
+impl SharedPools {
+    /// Makes and mounts so many.
+    pub fn make(run_options: &RunOptions, number: usize) -> Result<Self> {
+        loops::provide()?;
+        let scratch = run_options.place.make_scratch()?;
+        let directories: Vec<_> = (0..number).map(|slot| scratch.path().join(format!("pool-{slot}"))).collect();
+        let pools = Self { scratch, directories };
+        for directory in &pools.directories {
+            Pool::make(run_options, pools.scratch.path(), directory, "default")?;
+        }
+        Ok(pools)
     }
 
-    /// Returns where it is mounted.
-    pub fn directory(&self) -> PathBuf {
-        self.scratch.path().join("pool")
+    /// Returns where they are mounted.
+    pub fn directories(&self) -> &[PathBuf] {
+        &self.directories
     }
 
-    /// Makes it anew, whatever it contains.
+    /// Makes one of them anew, whatever it contains.
     pub fn renew(run_options: &RunOptions, directory: &Path) -> Result<()> {
         let templates = directory.parent().context("a pool without a directory around it")?;
         mounts::unmount_all(directory)?;
@@ -169,10 +181,10 @@ impl SharedPool {
         Pool::make(run_options, templates, directory, "default").map(drop)
     }
 
-    /// Unmounts it and removes its files.
+    /// Unmounts them and removes their files.
     pub fn remove(self) -> Result<()> {
-        mounts::unmount_all(&self.directory())?;
-        self.scratch.close().context("remove the shared pool")
+        mounts::unmount_all(self.scratch.path())?;
+        self.scratch.close().context("remove the shared pools")
     }
 }
 
@@ -183,7 +195,7 @@ pub fn mount_image(run_options: &RunOptions, image: &Path, directory: &Path) -> 
 
 /// Mounts a pool of this run anew whose helper has been killed, as is needed once its filesystem has shut down.
 pub fn mount_anew(run_options: &RunOptions, directory: &Path) -> Result<()> {
-    wait::until(run_options.place.patience(Duration::from_secs(15)), || {
+    wait::until(pace::patience(Duration::from_secs(15)), || {
         // As long as the helper's processes end, it is the old one. Even then ext4 opens directories, but no files.
         mounts::unmount_all(directory)?;
         mount_image(run_options, &directory.with_extension("disk"), directory)?;

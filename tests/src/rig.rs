@@ -20,6 +20,7 @@ use crate::helper::HelperClient;
 use crate::kubelet::Kubelet;
 use crate::leaks;
 use crate::observe::processes;
+use crate::pace;
 use crate::pool::Pool;
 use crate::run_options::{RunOptions, program_in};
 use crate::undo::{Pending, Undo};
@@ -118,9 +119,9 @@ impl Rig {
         self.work.join("log")
     }
 
-    /// A generous timeout for this place.
+    /// A generous timeout, as long as it must be on this machine.
     pub fn patience(&self, on_host: Duration) -> Duration {
-        self.run_options.place.patience(on_host)
+        pace::patience(on_host)
     }
 
     /// Waits until `check` succeeds, for this many seconds at most on the host, and returns what it returns.

@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tempfile::TempDir;
+
+use crate::pace::Pace;
 
 /// The place that the suite runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,9 +65,15 @@ pub struct RunOptions {
     /// Print the time of each test at the end, and not only of the slowest ones
     #[arg(long)]
     pub each_time: bool,
-    /// The pool that tests share, one after another; set by the run for its tests.
+    /// The pool that the tests in one slot share, one after another; set by the run for its tests.
     #[arg(long, hide = true)]
     pub shared_pool: Option<PathBuf>,
+    /// The pools of all slots.
+    #[arg(skip)]
+    pub shared_pools: Vec<PathBuf>,
+    /// How slow this machine is; measured by the run for its tests.
+    #[arg(long, hide = true)]
+    pub pace: Option<Pace>,
     /// The control plane that the run has started; set by the run for its tests.
     #[arg(long, hide = true)]
     pub control_plane: Option<PathBuf>,
@@ -81,14 +88,6 @@ impl Place {
         match self {
             Self::Host => "host",
             Self::Vm => "vm",
-        }
-    }
-
-    /// A generous timeout for this place: the machine's processor may be emulated.
-    pub fn patience(self, on_host: Duration) -> Duration {
-        match self {
-            Self::Host => on_host,
-            Self::Vm => on_host * 8,
         }
     }
 
@@ -154,6 +153,8 @@ impl RunOptions {
             older_kubernetes: false,
             each_time: false,
             shared_pool: None,
+            shared_pools: Vec::new(),
+            pace: None,
             control_plane: None,
             pool_mebibytes: POOL_MEBIBYTES,
         }
@@ -178,10 +179,16 @@ impl RunOptions {
         if let Some(directory) = &self.shared_pool {
             flags.extend(["--shared-pool".into(), directory.into()]);
         }
+        flags.extend(["--pace".into(), Pace::current().to_string().into()]);
         if let Some(directory) = &self.control_plane {
             flags.extend(["--control-plane".into(), directory.into()]);
         }
         flags
+    }
+
+    /// The options of a test that runs in this slot.
+    pub fn in_slot(&self, slot: usize) -> Self {
+        Self { shared_pool: self.shared_pools.get(slot).cloned(), ..self.clone() }
     }
 
     /// Returns whether the kernel here enforces the sizes of volumes.

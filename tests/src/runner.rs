@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,8 +20,10 @@ use tempfile::TempDir;
 use crate::case::{Case, Elsewhere};
 use crate::fixture::Fixture;
 use crate::observe::{loops, mounts};
+use crate::pace::{self, Pace};
 use crate::run_options::RunOptions;
 use crate::times::Times;
+use crate::turns::Turns;
 use crate::{keeper, wait};
 
 /// Runs the suites against the programs beside this one, or in $BULKHEAD_BIN_DIR.
@@ -58,6 +60,7 @@ pub enum Verbosity {
 /// Runs these cases as the command line says.
 pub fn main<S: Fixture>(cases: Vec<Case<S>>, verbosity: Verbosity) -> ExitCode {
     let options = Options::parse();
+    options.run_options.pace.into_iter().for_each(Pace::adopt);
     let done = match (options.role, options.work, options.templates) {
         (Some(role), Some(work), Some(templates)) => {
             let name = options.arguments.filter.unwrap_or_default();
@@ -76,9 +79,16 @@ fn share_and_run<S: Fixture>(
     cases: Vec<Case<S>>,
     verbosity: Verbosity,
     mut run_options: RunOptions,
-    arguments: Arguments,
+    mut arguments: Arguments,
 ) -> Result<ExitCode> {
-    let shared = S::share(&mut run_options)?;
+    let pace = Pace::current();
+    println!("this machine is {pace} times slower than one with nothing else to do: deadlines are {pace} times longer");
+    Pace::follow();
+    let side_by_side = match verbosity {
+        Verbosity::Everything => 1,
+        Verbosity::Lines => *arguments.test_threads.get_or_insert(S::side_by_side(&run_options)),
+    };
+    let shared = S::share(&mut run_options, side_by_side)?;
     let done = match verbosity {
         Verbosity::Everything => run_each_in_full(&cases, &run_options),
         Verbosity::Lines => run_all(cases, run_options, arguments),
@@ -89,6 +99,7 @@ fn share_and_run<S: Fixture>(
 
 fn run_each_in_full<S: Fixture>(cases: &[Case<S>], run_options: &RunOptions) -> Result<ExitCode> {
     let scratch = run_options.place.make_scratch()?;
+    let run_options = &run_options.in_slot(0);
     let (mut passed, mut failed) = (0, 0);
     for (number, case) in cases.iter().enumerate() {
         println!("== {}", short(case.name).replace('_', " "));
@@ -118,24 +129,26 @@ fn counts(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-fn run_all<S: Fixture>(mut cases: Vec<Case<S>>, run_options: RunOptions, mut arguments: Arguments) -> Result<ExitCode> {
+fn run_all<S: Fixture>(mut cases: Vec<Case<S>>, run_options: RunOptions, arguments: Arguments) -> Result<ExitCode> {
     let scratch = run_options.place.make_scratch()?;
     // Tests that must run alone come last, so that no other test waits for them.
     cases.sort_by_key(Case::is_alone);
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
     let (times, each_time) = (Arc::new(Times::default()), run_options.each_time);
+    let turns = Arc::new(Turns::default());
     for case in cases {
         match case.elsewhere(&run_options) {
             Some(reason) => elsewhere.push(reason),
-            None => trials.push(trial(case, run_options.clone(), scratch.path(), Arc::clone(&times))),
+            None => {
+                trials.push(trial(case, run_options.clone(), scratch.path(), Arc::clone(&turns), Arc::clone(&times)))
+            }
         }
     }
-    arguments.test_threads.get_or_insert(S::SIDE_BY_SIDE);
     report_elsewhere(&elsewhere);
     let conclusion = libtest_mimic::run(&arguments, trials);
     if run_options.phase.is_none() && !arguments.list {
-        check_nothing_left(&run_options, scratch.path())?;
+        check_nothing_left(scratch.path())?;
     }
     close(scratch)?;
     if !arguments.list {
@@ -150,9 +163,9 @@ fn run_all<S: Fixture>(mut cases: Vec<Case<S>>, run_options: RunOptions, mut arg
 }
 
 /// Fails if any mounts or loop devices are left. Each test has already been checked for its own.
-fn check_nothing_left(run_options: &RunOptions, scratch: &Path) -> Result<()> {
+fn check_nothing_left(scratch: &Path) -> Result<()> {
     // A pool's loop device is released a moment after it is unmounted.
-    wait::until(run_options.place.patience(Duration::from_secs(5)), || {
+    wait::until(pace::patience(Duration::from_secs(5)), || {
         let left = mounts::below(scratch)?;
         ensure!(left.is_empty(), "mounts are left over after the run: {left:?}");
         let mut left = loops::all()?;
@@ -186,42 +199,31 @@ fn close(scratch: TempDir) -> Result<()> {
     fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))
 }
 
-fn trial<S: Fixture>(case: Case<S>, run_options: RunOptions, scratch: &Path, times: Arc<Times>) -> Trial {
+fn trial<S: Fixture>(
+    case: Case<S>,
+    run_options: RunOptions,
+    scratch: &Path,
+    turns: Arc<Turns>,
+    times: Arc<Times>,
+) -> Trial {
     static NUMBER: AtomicUsize = AtomicUsize::new(1);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let scratch = scratch.to_owned();
     let name = case.name;
     Trial::test(short(name), move || {
-        let _exclusive = Exclusivity::enter(case.is_alone());
+        let turn = turns.wait(case.is_alone());
+        let run_options = run_options.in_slot(turn.slot);
         let start = Instant::now();
         let outcome = run_one(&case, &run_options, &scratch, number);
         times.add(short(name), start.elapsed());
         outcome.map(drop).map_err(|mut error| {
             if let Err(also) = S::renew(&run_options) {
-                error = error.context(format!("and what the tests share cannot be made anew: {also:#}"));
+                error =
+                    error.context(format!("and what the next test in this slot needs cannot be made anew: {also:#}"));
             }
             Failed::from(format!("{error:#}"))
         })
     })
-}
-
-/// Keeps tests that must run alone apart from all others.
-enum Exclusivity {
-    Shared { _guard: RwLockReadGuard<'static, ()> },
-    Alone { _guard: RwLockWriteGuard<'static, ()> },
-}
-
-impl Exclusivity {
-    /// Waits until a test may run; it may run until this value is dropped.
-    fn enter(alone: bool) -> Self {
-        static RUNNING: RwLock<()> = RwLock::new(());
-        // The lock protects no data, so a panic cannot leave anything inconsistent.
-        if alone {
-            Self::Alone { _guard: RUNNING.write().unwrap_or_else(PoisonError::into_inner) }
-        } else {
-            Self::Shared { _guard: RUNNING.read().unwrap_or_else(PoisonError::into_inner) }
-        }
-    }
 }
 
 /// Runs a case under a keeper and returns its output.
@@ -237,7 +239,7 @@ fn run_one<S: Fixture>(case: &Case<S>, run_options: &RunOptions, scratch: &Path,
         .stderr(output)
         .spawn()?;
     // The keeper enforces its own, shorter limit on the test; this one is for the keeper itself.
-    let end = Instant::now() + case.limit(run_options) + Duration::from_secs(60);
+    let end = Instant::now() + case.limit() + Duration::from_secs(60);
     let status = loop {
         if let Some(status) = keeper.try_wait()? {
             break status;

@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::wait;
+use crate::{pace, wait};
 
-/// How long attaching to many threads may take, even in an emulated machine.
+/// How long attaching to many threads may take.
 const ATTACHED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A system call of a thread: its name, and its number among the thread's calls of that name, starting from 1.
@@ -81,7 +81,9 @@ impl Tracer {
         }
         let strace = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().context("start strace")?;
         let tracer = Self { strace, log: log.to_owned() };
-        wait::until(ATTACHED_WITHIN, || processes.iter().try_for_each(|process| is_followed(*process)))?;
+        wait::until(pace::patience(ATTACHED_WITHIN), || {
+            processes.iter().try_for_each(|process| is_followed(*process))
+        })?;
         Ok(tracer)
     }
 

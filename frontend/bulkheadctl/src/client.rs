@@ -27,8 +27,8 @@ use tower::service_fn;
 use crate::failure::Failure;
 use crate::locate::Server;
 
-/// How long the frontend may take to say who it is, for which it asks nobody.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the frontend may take to say who it is, for which it asks nobody: a node may be very busy.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The kubelet's own timeout.
 const DEADLINE: Duration = Duration::from_secs(120);

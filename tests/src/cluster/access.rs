@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tonic::codegen::http::Request;
 
 use super::component::Traces;
+use crate::pace;
 
 /// A test's access to a control plane, as its administrator.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl Access {
         self.wait(limit, "the API server to be ready", || {
             let request = Request::get("/readyz").body(Vec::new())?;
             let asking = self.client.0.request_text(request);
-            self.run(async { tokio::time::timeout(Duration::from_secs(2), asking).await })??;
+            self.run(async { tokio::time::timeout(pace::patience(Duration::from_secs(2)), asking).await })??;
             Ok(())
         })
     }
@@ -89,8 +90,9 @@ impl Access {
         })
     }
 
-    /// Waits until `check` succeeds.
+    /// Waits until `check` succeeds, for so long at most, or longer where the machine is slower.
     pub fn wait<T>(&self, limit: Duration, what: &str, mut check: impl FnMut() -> Result<T>) -> Result<T> {
+        let limit = pace::patience(limit);
         let end = Instant::now() + limit;
         let mut pause = Duration::from_millis(5);
         loop {

@@ -68,7 +68,7 @@ impl Agent {
 
     /// Checks that the frontend has logged this, or logs it soon.
     pub fn has_logged(&self, part: &str) -> Result<()> {
-        crate::wait::until(Duration::from_secs(10), || {
+        crate::wait::until(crate::pace::patience(Duration::from_secs(10)), || {
             ensure!(self.log()?.contains(part), "the log of the frontend on {} does not say {part:?}", self.node);
             Ok(())
         })

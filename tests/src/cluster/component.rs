@@ -61,7 +61,7 @@ impl Traces {
         let text = fs::read_to_string(self.pid_file()).with_context(|| format!("{} does not run", self.name))?;
         let pid = text.trim().parse().ok().and_then(Pid::from_raw).context("process id")?;
         kill_process(pid, Signal::KILL).with_context(|| format!("kill {}", self.name))?;
-        crate::wait::until(Duration::from_secs(10), || {
+        crate::wait::until(crate::pace::patience(Duration::from_secs(10)), || {
             let now = fs::read_to_string(self.pid_file()).unwrap_or_default();
             ensure!(now != text, "{} still runs", self.name);
             Ok(())

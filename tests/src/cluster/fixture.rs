@@ -60,9 +60,11 @@ impl Fixture for Cluster {
     const LIMIT: Duration = Duration::from_secs(300);
 
     // Tests spend most of their time waiting for controllers and backoffs.
-    const SIDE_BY_SIDE: usize = 6;
+    fn side_by_side(_: &RunOptions) -> usize {
+        6
+    }
 
-    fn share(run_options: &mut RunOptions) -> Result<ControlPlane> {
+    fn share(run_options: &mut RunOptions, _: usize) -> Result<ControlPlane> {
         network::enter()?;
         let mut control_plane = ControlPlane::launch()?;
         // This does not need the controllers, which are still starting, and the policies must be old enough for the

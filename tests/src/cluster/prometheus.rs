@@ -43,7 +43,7 @@ impl Prometheus {
         command.arg(format!("--web.listen-address={address}"));
         let daemon = Some(Daemon::start("prometheus", &mut command, directory.path())?);
         let prometheus = Self { daemon, address, _directory: directory };
-        wait::until(Duration::from_secs(60), || prometheus.ask("status/runtimeinfo").map(drop))?;
+        wait::until(crate::pace::patience(Duration::from_secs(60)), || prometheus.ask("status/runtimeinfo").map(drop))?;
         Ok(prometheus)
     }
 

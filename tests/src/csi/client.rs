@@ -15,6 +15,7 @@ use super::v1::identity_client::IdentityClient;
 use super::v1::node_client::NodeClient;
 use super::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use super::v1::*;
+use crate::pace;
 use crate::undo::{Pending, Undo};
 
 /// A connection to a CSI endpoint.
@@ -46,9 +47,10 @@ impl CsiClient {
     pub fn connect(path: &Path) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))?;
-        let connecting = async { tokio::time::timeout(Duration::from_secs(60), endpoint.connect()).await };
+        let connecting =
+            async { tokio::time::timeout(pace::patience(Duration::from_secs(60)), endpoint.connect()).await };
         let channel = runtime.block_on(connecting)?.with_context(|| format!("connect to {}", path.display()))?;
-        Ok(Self { runtime, channel, limit: Duration::from_secs(240), pending: Pending::default() })
+        Ok(Self { runtime, channel, limit: pace::patience(Duration::from_secs(240)), pending: Pending::default() })
     }
 
     /// Records in `pending` what is to be undone of what it calls for.

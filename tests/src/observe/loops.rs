@@ -1,5 +1,6 @@
 //! Loop devices, as losetup(8) lists them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -58,6 +59,28 @@ pub fn all() -> Result<Vec<Loop>> {
 /// Loop devices whose backing file is on the filesystem with this `major:minor`.
 pub fn backed_by(device: &str) -> Result<Vec<Loop>> {
     Ok(all()?.into_iter().filter(|found| found.backing_device == device).collect())
+}
+
+/// How many numbers a helper uses up in one test, at most.
+const OF_ONE_HELPER: u32 = 1 << 14;
+
+/// The numbers of all loop devices, bound or not, that were made since this one by its helper or by the next one on the same
+/// pool. The helpers of each pool count on from a random number, far from those of any other.
+pub fn made_since(first: u32) -> Result<BTreeSet<u32>> {
+    let mut numbers = BTreeSet::new();
+    for entry in std::fs::read_dir("/sys/block").context("list all block devices")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse::<u32>().ok());
+        numbers.extend(number.filter(|number| (first..first.saturating_add(OF_ONE_HELPER)).contains(number)));
+    }
+    Ok(numbers)
+}
+
+/// Makes as many devices with low numbers as tests attach by hand or mount, all together. Once those are used up, the kernel
+/// hands out any device that is not bound, and takes it away from a helper that keeps it ready.
+pub fn provide() -> Result<()> {
+    let script = "open(my $control, '+<', '/dev/loop-control') or die $!; ioctl($control, 0x4c80, $_) for 0 .. 63";
+    run(Command::new("perl").args(["-e", script]))
 }
 
 /// Attaches a file to a device that is free, and returns the device's path.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pace::patience;
 use bulkhead_tests::run_options::program;
 use bulkhead_tests::wait;
 
@@ -197,7 +198,7 @@ pub fn remove(node: &mut Node) -> Result<()> {
         ctl(&node.endpoint(), &format!("volume delete {id} --yes"))?;
     }
     let pool = node.pool();
-    wait::until(Duration::from_secs(60), || pool.holds(&[]))?;
+    wait::until(patience(Duration::from_secs(60)), || pool.holds(&[]))?;
     ensure!(mounts::below(&node.target(""))?.is_empty(), "a mount is left");
     ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is left");
     ensure!(fs::read_dir(node.target(""))?.next().is_none(), "a target is left");

@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use bulkhead_tests::pace::patience;
 use bulkhead_tests::wait;
 
 const BLOCK: usize = 4096;
 
-/// How long a single write may take, in an emulated machine and on a busy disk.
+/// How long a single write may take on a busy disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A thread that keeps writing 4 KiB, and waits each time until the data is on disk.
@@ -50,7 +51,7 @@ impl Writer {
 
     /// Waits until it has written more times than `before`.
     pub fn check_goes_on(&self, before: u64) -> Result<()> {
-        wait::until(PATIENCE, || {
+        wait::until(patience(PATIENCE), || {
             ensure!(!self.thread.is_finished(), "the writer has ended");
             ensure!(self.count() > before, "the writer has made no progress");
             Ok(())

@@ -14,6 +14,7 @@ use bulkhead_tests::fixture::Fixture;
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::kubelet::Kubelet;
 use bulkhead_tests::leaks;
+use bulkhead_tests::pace;
 use bulkhead_tests::pool::{Pool, output, run};
 use bulkhead_tests::run_options::{Phase, Place, RunOptions, program};
 use bulkhead_tests::wait;
@@ -78,9 +79,9 @@ pub struct Node {
 }
 
 impl Node {
-    /// A generous timeout for this place.
+    /// A generous timeout, as long as it must be on this machine.
     pub fn patience(&self, on_host: Duration) -> Duration {
-        self.run_options.place.patience(on_host)
+        pace::patience(on_host)
     }
 
     /// Starts the units that are not running, and waits until the frontend is ready.
@@ -118,7 +119,7 @@ impl Fixture for Node {
 
     const LIMIT: Duration = Duration::from_secs(90);
 
-    fn share(run_options: &mut RunOptions) -> Result<()> {
+    fn share(run_options: &mut RunOptions, _: usize) -> Result<()> {
         ensure!(
             run_options.place == Place::Vm,
             "this installs services on the machine it runs on: run it with --place vm, in a virtual machine"

@@ -281,7 +281,8 @@ fn uninvited_descriptors_are_refused(rig: &mut Rig) -> Result<()> {
         }
     }
     rig.eventually(5, || {
-        ensure!(open()? == before, "{} descriptors became {}", before, open()?);
+        // One of an earlier connection may have been open still.
+        ensure!(open()? <= before, "{} descriptors became {}", before, open()?);
         Ok(())
     })?;
     check_lives(rig)

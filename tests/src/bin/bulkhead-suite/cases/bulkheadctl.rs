@@ -172,7 +172,7 @@ fn a_stopped_frontend_is_told_in_seconds(rig: &mut Rig) -> Result<()> {
     let begun = Instant::now();
     let told = ctl(rig, &["pool", "list"])?.failed()?;
     ensure!(told.contains("bulkhead-frontend is stopped or hangs"), "{told}");
-    ensure!(begun.elapsed() < rig.patience(Duration::from_secs(20)), "{:?}", begun.elapsed());
+    ensure!(begun.elapsed() < rig.patience(Duration::from_secs(40)), "{:?}", begun.elapsed());
     rig.start_frontend()
 }
 

@@ -63,7 +63,7 @@ fn a_disk_that_dies_and_comes_back(rig: &mut Rig) -> Result<()> {
     // A write makes the filesystem notice, and ext4 gives up at the next one.
     for name in ["vol-a/one", "vol-a/two"] {
         let _ = fs::write(rig.target(name), "content");
-        rustix::fs::sync();
+        let _ = rig.pool().sync();
     }
     // Without a request it is noticed within half a minute.
     let _ = rig.csi()?.get_capacity(Default::default());
@@ -81,7 +81,7 @@ fn publish(rig: &mut Rig) -> Result<String> {
     csi.create_volume(requests::create("vol-a", requests::MIB, requests::mount()))?;
     csi.node_publish_volume(requests::publish("vol-a", &rig.target("vol-a"), requests::mount()))?;
     fs::write(rig.target("vol-a/file"), "content")?;
-    rustix::fs::sync();
+    rig.pool().sync()?;
     shows(rig, HEALTHY)?;
     let device = fs::canonicalize(format!("/sys/dev/block/{}", rig.pool().device()?))?;
     Ok(device.file_name().and_then(OsStr::to_str).context("a device")?.to_owned())

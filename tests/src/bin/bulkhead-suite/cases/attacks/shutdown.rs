@@ -77,6 +77,7 @@ fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(rig: &mut Rig) -> Result<()
 fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
     let helper = rig.helper()?;
     let (pool, directory) = (rig.pool().name.clone(), rig.pool().directory.clone());
+    let device = rig.pool().device()?;
     helper.ask_all([create_in(&pool, "vol-a", directory_spec(SIZE)), create_in(&pool, "vol-b", image_spec(SIZE))])?;
     helper.ask_all([bind("vol-a", "a"), attach("vol-b"), make_device("vol-b", "b")])?;
     let mut file = File::create(rig.target("a/file"))?;
@@ -110,7 +111,7 @@ fn shut_down(rig: &mut Rig, run_options: &RunOptions) -> Result<()> {
     }
     ensure!(mounts::below(&rig.publish_directory())?.is_empty());
     ensure!(fs::read_dir(rig.publish_directory())?.count() == 0, "targets are left");
-    ensure!(!loops::all()?.iter().any(|device| device.backing_file.contains("vol-b")), "the device is left");
+    ensure!(loops::backed_by(&device)?.is_empty(), "the device is left");
 
     // The way out: only the helper itself still holds the filesystem.
     rig.kill_helper()?;

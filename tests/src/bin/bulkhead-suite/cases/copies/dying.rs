@@ -143,7 +143,7 @@ fn a_copy_that_fails_leaves_its_source_as_it_was(rig: &mut Rig) -> Result<()> {
         ensure!(copy_unit(rig, "vol-a")? == before, "{call}: {}", copy_unit(rig, "vol-a")?);
     }
     // What a copy has set stays for the next, even if that fails.
-    rig.helper()?.ask(&copies[0])?;
+    rig.helper()?.ask_patiently(&copies[0])?;
     let set = copy_unit(rig, "vol-a")?;
     ensure!(set.starts_with("[4096]"), "{set}");
     let broken = Tracer::fail(rig.helper_pid()?, "mkdirat", "EIO", "1+")?;

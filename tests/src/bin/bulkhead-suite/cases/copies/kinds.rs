@@ -178,7 +178,7 @@ fn a_tenants_image_in_place_of_a_filesystems_is_not_copied(rig: &mut Rig) -> Res
         let image = pool.image(id);
         let own = image.metadata()?.ino();
         // A number is free a moment after the file is gone.
-        bulkhead_tests::wait::until(std::time::Duration::from_secs(10), || {
+        rig.eventually(10, || {
             std::fs::remove_file(&image)?;
             std::thread::sleep(std::time::Duration::from_millis(50));
             std::fs::copy(&device, &image)?;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, Reply, Request, Response, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::pace::patience;
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
@@ -195,7 +196,7 @@ impl Model<'_> {
 
     fn promised(&self) -> Result<u64> {
         // What is deleted counts until it is empty.
-        wait::until(Duration::from_secs(20), || {
+        wait::until(patience(Duration::from_secs(20)), || {
             ensure!(self.helper.pool_status("default")?.emptying == 0, "volumes are being emptied");
             Ok(())
         })?;

@@ -10,6 +10,7 @@ use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::processes::resident;
+use bulkhead_tests::pace::patience;
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::RunOptions;
@@ -211,7 +212,7 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
             timed("one request without ranges", || helper.ask(&one))?;
             timed("deletion", || {
                 helper.ask(&delete_snapshot("snap-1"))?;
-                bulkhead_tests::wait::until(Duration::from_secs(60), || {
+                bulkhead_tests::wait::until(patience(Duration::from_secs(60)), || {
                     ensure!(helper.pool_status("default")?.emptying <= 1, "it is being emptied");
                     Ok(())
                 })

@@ -8,6 +8,7 @@ use bulkhead_protocol::{ErrorKind, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::pace::patience;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait::until;
 
@@ -61,7 +62,7 @@ fn an_image_says_what_it_shares(rig: &mut Rig) -> Result<()> {
     denied(helper.request(&Request::Sharing { volume: volume("vol-d"), from: 0 })?, ErrorKind::Unsupported, "vol-d")?;
     helper.ask_all([remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a"), delete("vol-d")])?;
     // It has its blocks for itself once the volume's are gone.
-    until(Duration::from_secs(20), || check("snap-1", 0))?;
+    until(patience(Duration::from_secs(20)), || check("snap-1", 0))?;
     Ok(())
 }
 

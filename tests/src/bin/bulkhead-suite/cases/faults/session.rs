@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, ErrorKind, Request, Response};
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
+use bulkhead_tests::pace::patience;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::{leaks, wait};
 
@@ -87,7 +88,7 @@ const RECEIVING: &[&str] = if cfg!(target_arch = "x86_64") { &["45", "47"] } els
 /// All threads that accept. One that has just closed a connection is about to: it is waited for.
 fn all_accepting(process: i32) -> Result<Vec<i32>> {
     let mut before = Vec::new();
-    wait::until(Duration::from_secs(5), || {
+    wait::until(patience(Duration::from_secs(5)), || {
         let found = waiting_threads(process, ACCEPTING, |_| true)?;
         let is_settled = found == before;
         before = found;
@@ -101,7 +102,7 @@ fn all_accepting(process: i32) -> Result<Vec<i32>> {
 /// The threads that wait in one of these system calls on a wanted socket.
 fn waiting_threads(process: i32, calls: &[&str], wanted: impl Fn(&str) -> bool) -> Result<Vec<i32>> {
     let mut found = Vec::new();
-    wait::until(Duration::from_secs(5), || {
+    wait::until(patience(Duration::from_secs(5)), || {
         let sockets = sockets(process)?;
         for entry in fs::read_dir(format!("/proc/{process}/task"))? {
             let thread: i32 = entry?.file_name().to_string_lossy().parse()?;

@@ -40,7 +40,7 @@ fn start_frontend(rig: &mut Rig) -> Result<()> {
     })?;
     wait::until(patience, || {
         let mut csi = rig.csi()?;
-        csi.set_limit(Duration::from_secs(2));
+        csi.set_limit(rig.patience(Duration::from_secs(2)));
         ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "it is not ready");
         Ok(())
     })

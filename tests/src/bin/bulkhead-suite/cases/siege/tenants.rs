@@ -1,7 +1,5 @@
 //! A tenant alters its loop device in a way that cannot be undone while it has it open.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +11,6 @@ use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::wait;
 
 cases! {
     a_device_whose_beginning_cannot_be_moved_back_does_not_keep_the_helper_from_starting: Kernel,
@@ -109,28 +106,23 @@ fn a_device_that_is_open_exclusively_does_not_keep_the_helper_from_starting(rig:
     starts_beside(rig, tenant)
 }
 
-fn numbers() -> Result<BTreeSet<u32>> {
-    let names = fs::read_dir("/sys/block")?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    let names = names.collect::<Result<Vec<String>>>()?;
-    Ok(names.iter().filter_map(|name| name.strip_prefix("loop")?.parse().ok()).collect())
-}
-
 fn attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_devices_behind(
     rig: &mut Rig,
 ) -> Result<()> {
     let node = published(rig)?;
     let helper = rig.helper()?;
     std::thread::sleep(Duration::from_millis(500));
-    let before = numbers()?;
+    let first = rig.pool().only_device()?.number().context("a loop device without a number")?;
+    let before = loops::made_since(first)?;
     let tenant = Tenant::start(Tenant::MAP, &node)?;
     helper.ask(&remove_device("vol-a", "a"))?;
     for _ in 0..30 {
         let answer = helper.request(&detach("vol-a"))?;
         ensure!(answer.is_err(), "it is open");
     }
-    let after = numbers()?;
+    let after = loops::made_since(first)?;
     drop(tenant);
-    let detached = wait::until(Duration::from_secs(3), || helper.ask(&detach("vol-a")).map(drop));
+    let detached = rig.eventually(3, || helper.ask(&detach("vol-a")).map(drop));
     if detached.is_err() {
         rig.restarted_helper()?.ask(&detach("vol-a"))?;
     }

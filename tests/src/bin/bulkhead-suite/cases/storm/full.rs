@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use bulkhead_protocol::{ErrorKind, Inodes, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::pace::patience;
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
@@ -57,12 +58,12 @@ fn anything_at_all_in_a_full_pool(rig: &mut Rig) -> Result<()> {
     let outcome = std::thread::scope(|scope| {
         let thief = scope.spawn(|| steal(&filler, &done));
         let outcome = (|| -> Result<()> {
-            wait::until(Duration::from_secs(30), || {
+            wait::until(patience(Duration::from_secs(30)), || {
                 ensure!(statvfs(&pool)?.f_bavail < 64, "the pool is not full");
                 Ok(())
             })?;
             let begun = Instant::now();
-            while begun.elapsed() < Duration::from_secs(60) {
+            while begun.elapsed() < patience(Duration::from_secs(60)) {
                 let helper = rig.helper()?;
                 let id = &ids[random.below(ids.len())];
                 let requests: Vec<Request> = match random.below(8) {
@@ -113,9 +114,9 @@ fn anything_at_all_in_a_full_pool(rig: &mut Rig) -> Result<()> {
                 }
             }
             for id in &ids {
-                wait::until(Duration::from_secs(10), || rig.helper()?.ask(&delete(id)).map(drop))?;
+                wait::until(patience(Duration::from_secs(10)), || rig.helper()?.ask(&delete(id)).map(drop))?;
             }
-            wait::until(Duration::from_secs(30), || {
+            wait::until(patience(Duration::from_secs(30)), || {
                 let left = rig.pool().entries()?;
                 ensure!(left == ["Filler"], "{left:?}");
                 let Reply::Pool(status) = rig.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })? else {

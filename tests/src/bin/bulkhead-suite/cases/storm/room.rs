@@ -45,7 +45,7 @@ fn inodes_that_a_volume_was_promised_are_counted_once(rig: &mut Rig) -> Result<(
             File::create(directory.join(file.to_string()))?;
         }
     }
-    rustix::fs::sync();
+    rig.pool().sync()?;
     settled();
     let after = rig.helper()?.pool_status("default")?;
     println!("empty {before:?}\nwhole {whole:?}\nafter {after:?}");

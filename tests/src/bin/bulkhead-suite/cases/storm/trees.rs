@@ -12,6 +12,7 @@ use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pace::patience;
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
@@ -163,7 +164,7 @@ fn random_trees_with_tenants_at_work_in_them(rig: &mut Rig) -> Result<()> {
             outcome.map(drop)
         })?;
         // An encrypted or immutable directory may need the next try, after ten seconds.
-        wait::until(Duration::from_secs(45), || {
+        wait::until(patience(Duration::from_secs(45)), || {
             let left = rig.pool().entries()?;
             ensure!(left == ["neighbour"], "round {round}, seed {seed}: {left:?}");
             Ok(())
