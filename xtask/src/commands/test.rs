@@ -14,7 +14,7 @@ use crate::programs::Programs;
 use crate::progress::say;
 use crate::sanity;
 use crate::test::{self, Notable, Report, Schedule, Step, Suites, Touched, require_host};
-use crate::vm::require_packages;
+use crate::vm::{Machine, require_packages};
 use crate::workspace::{Architecture, BuiltTests, Profile, Selection, TestProgram, Workspace};
 
 /// What `test` takes.
@@ -119,6 +119,9 @@ fn run(
     }
     if steps.iter().any(|step| step.needs_machine()) {
         report.preparation("install packages for the machine", || require_packages(Architecture::host()));
+    }
+    if !arguments.qemu && steps.iter().any(|step| step.runs_in_user_mode()) {
+        report.preparation("provide the machine's kernel", || Machine::provide_kernel(workspace));
     }
     // Each includes the ones below it.
     let provide: Option<fn(&Workspace) -> Result<PathBuf>> = match steps {

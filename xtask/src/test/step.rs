@@ -116,6 +116,11 @@ impl Step {
         !matches!(self, Step::Policy | Step::Unit) && !self.needs_root()
     }
 
+    /// Returns whether its machine is user-mode Linux, where that exists: not if it is about systemd, or another kernel.
+    pub fn runs_in_user_mode(self) -> bool {
+        self.needs_machine() && !matches!(self, Step::Systemd | Step::Release)
+    }
+
     /// Returns whether it makes mounts and loop devices on this host, or starts programs as another user, which
     /// requires root.
     pub fn needs_root(self) -> bool {

@@ -116,6 +116,16 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Builds the kernel of the usual machine unless it is in the cache. Worth doing before steps that each wait for it.
+    pub fn provide_kernel(workspace: &Workspace) -> Result<()> {
+        let options = Options::new(Vec::new());
+        if engine::suits_user_mode(&options) {
+            let cache = workspace.machine_cache()?;
+            user_mode_kernel::provide(&cache, &Apt::new(&cache, options.architecture)?)?;
+        }
+        Ok(())
+    }
+
     /// Provides the parts, makes the disks and boots.
     pub fn boot(workspace: &Workspace, options: &Options) -> Result<Self> {
         let parts = Parts::provide(workspace, options)?;
