@@ -47,7 +47,8 @@ impl Process {
     }
 
     /// Kills the process and waits until it has ended, and with it every other process that could still write to the
-    /// disks: user-mode Linux has one that does, and one for each address space of its guest.
+    /// disks, or holds its ports: user-mode Linux has one that writes, one for each address space of its guest, and one for
+    /// its network.
     pub fn kill(&mut self) {
         // It may have ended already: then there is nothing to kill.
         let _ = self.child.kill();
@@ -55,6 +56,7 @@ impl Process {
         if let Some(output) = self.output.take() {
             let _ = output.join();
         }
+        self.network = None;
     }
 }
 

@@ -88,6 +88,8 @@ impl Session {
             }
             thread::sleep(TICK);
         }
+        // What is left of it, such as its network, must not be in the next one's way.
+        self.process.kill();
         Ok(())
     }
 
