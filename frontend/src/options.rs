@@ -62,6 +62,11 @@ pub struct Options {
     #[arg(long, requires = "metrics_address", env = "BULKHEAD_SHARE_OWNERS", value_parser = clap::builder::FalseyValueParser::new())]
     pub share_owners: bool,
 
+    /// Divide the intervals at which the storage agent looks by itself, and for which it believes what it has seen, by this
+    /// number, 60 at most: for tests. The API server gets as many times more requests.
+    #[arg(long, value_name = "NUMBER", env = "BULKHEAD_DIVIDE_INTERVALS", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub divide_intervals: u32,
+
     /// Only test whether the privileged helper answers, and exit with 0 if it does: for startup probes.
     #[arg(long)]
     pub probe: bool,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use axum::http::Method;
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Agent, ApiServer, View};
+use bulkhead_frontend::kubernetes::{Agent, ApiServer, Intervals, View};
 use bulkhead_frontend::metrics::METRICS;
 use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse};
@@ -120,6 +120,7 @@ fn start_agent(api: &MockApi, volumes: &Volumes) {
         volumes: volumes.clone(),
         view: View::of_agent(),
         readiness: Readiness::default(),
+        intervals: Intervals::default(),
     };
     tokio::spawn(agent.run(Shutdown::default()));
 }

@@ -15,6 +15,7 @@ use super::api::node_identity::NodeIdentity;
 use super::api::server::{ApiServer, ApiServerError, Reached};
 use super::confinement;
 use super::context::{AgentIdentity, Context};
+use super::intervals::Intervals;
 use super::term::{Broken, Term};
 use super::view::View;
 use super::watches;
@@ -42,6 +43,8 @@ pub struct Agent {
     pub view: View,
     /// Records what the agent is waiting for.
     pub readiness: Readiness,
+    /// What it does by the clock.
+    pub intervals: Intervals,
 }
 
 /// Why the agent does not work yet.
@@ -96,7 +99,8 @@ impl Agent {
         let mut term = Term::default();
         let place = Place::new(&self.driver, &node.name);
         let identity = AgentIdentity { driver: self.driver.clone(), node, place, namespace };
-        let watches = watches::begin(client, identity, self.volumes.clone(), &self.readiness, &mut term);
+        let volumes = self.volumes.clone();
+        let watches = watches::begin(client, identity, volumes, self.intervals, &self.readiness, &mut term);
         let context = Arc::clone(&watches.context);
         self.view.works(Arc::clone(&context));
         work::begin(watches, credential, &self.readiness, &mut term);

@@ -18,6 +18,7 @@ use super::api::failure::Failure;
 use super::api::first_lists::FirstLists;
 use super::api::node_identity::NodeIdentity;
 use super::identity::ClusterIdentity;
+use super::intervals::Intervals;
 use super::memory::Memory;
 use crate::server::Shutdown;
 use crate::volumes::{Guard, InFlight, Volumes};
@@ -38,6 +39,8 @@ pub struct Context {
     pub events: Events,
     /// What is remembered about each object.
     pub memory: Arc<Memory>,
+    /// What is done by the clock.
+    pub intervals: Intervals,
     /// Notified when the node's capacity may have changed.
     pub capacity_changed: Notify,
     cluster: ClusterIdentity,
@@ -111,7 +114,14 @@ impl Stores {
 
 impl Context {
     /// For this agent, with these views of the API server.
-    pub fn new(client: Client, agent: AgentIdentity, volumes: Volumes, stores: Stores, memory: Arc<Memory>) -> Self {
+    pub fn new(
+        client: Client,
+        agent: AgentIdentity,
+        volumes: Volumes,
+        stores: Stores,
+        memory: Arc<Memory>,
+        intervals: Intervals,
+    ) -> Self {
         Self {
             events: Events::new(client.clone(), &agent.driver, &agent.node.name),
             client,
@@ -120,6 +130,7 @@ impl Context {
             unnamed: Unnamed::default(),
             stores,
             memory,
+            intervals,
             capacity_changed: Notify::new(),
             cluster: ClusterIdentity::default(),
         }

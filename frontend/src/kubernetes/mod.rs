@@ -22,6 +22,7 @@
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
+//! - `intervals`: what the agent does by the clock
 //! - `identity`: which cluster this is
 //! - `memory`: what is remembered about objects
 //! - `api`: talking to the API server, whatever the subject
@@ -35,6 +36,7 @@ mod confinement;
 mod context;
 mod heartbeat;
 mod identity;
+mod intervals;
 mod labels;
 mod memory;
 mod persistent_volumes;
@@ -48,4 +50,5 @@ mod work;
 
 pub use agent::Agent;
 pub use api::server::{ApiServer, ApiServerError};
+pub use intervals::Intervals;
 pub use view::{Connection, Owner, Ownership, View};

@@ -28,9 +28,6 @@ const LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// How long before a token expires the first warning is given.
 const NOTICE: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// How often the token is looked at: it may have been replaced.
-const PERIOD: Duration = Duration::from_secs(60);
-
 /// How often the warning about a token that expires soon is repeated.
 const REPEATED: Duration = Duration::from_secs(12 * 3600);
 
@@ -55,7 +52,8 @@ pub async fn run(context: &Context, credential: &Credential) {
             METRICS.token_expiry.with([]).set(claims.end.as_second() as f64);
             say(context, credential, &mut expiry, &attempts, claims);
         }
-        sleep(PERIOD + jitter(PERIOD / 4)).await;
+        let pause = context.intervals.token;
+        sleep(pause + jitter(pause / 4)).await;
     }
 }
 
@@ -220,7 +218,7 @@ mod tests {
         assert_eq!(look(8, clock), News::Known);
         assert_eq!(look(8, clock), News::None);
         assert_eq!(look(6, clock), News::Soon);
-        assert_eq!(look(6, clock + PERIOD), News::None);
+        assert_eq!(look(6, clock + Duration::from_secs(60)), News::None);
         assert_eq!(look(6, clock + REPEATED), News::Soon);
         assert_eq!(look(30, clock + REPEATED), News::Known, "it was replaced");
     }

@@ -16,6 +16,7 @@ use super::api::backoff::Interruptions;
 use super::api::first_lists::FirstLists;
 use super::api::watch::{config, follow};
 use super::context::{AgentIdentity, Context, Stores};
+use super::intervals::Intervals;
 use super::labels::scope::Scope;
 use super::labels::watch::watch;
 use super::memory::Memory;
@@ -43,6 +44,7 @@ pub fn begin(
     client: Client,
     agent: AgentIdentity,
     volumes: Volumes,
+    intervals: Intervals,
     readiness: &Readiness,
     term: &mut Term,
 ) -> Watches {
@@ -75,7 +77,7 @@ pub fn begin(
         follow(readiness(), lists.clone(), persistent_volume_writer, persistent_volume_events, forget()).boxed();
     let content_changes = follow(readiness(), lists.clone(), content_writer, content_events, forget()).boxed();
     let stores = Stores { classes, claims, persistent_volumes, contents, lists, end: term.end().clone() };
-    let context = Arc::new(Context::new(client, agent, volumes, stores, memory));
+    let context = Arc::new(Context::new(client, agent, volumes, stores, memory, intervals));
     let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);
     Watches {
         claims: stream::select(claim_changes, of_changed_classes).boxed(),

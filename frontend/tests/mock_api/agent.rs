@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Agent, ApiServer, View};
+use bulkhead_frontend::kubernetes::{Agent, ApiServer, Intervals, View};
 use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
@@ -24,6 +24,7 @@ pub fn run(helper: &FakeHelper, api: &MockApi) -> View {
         volumes: Volumes::new(Helper::new(helper.path())),
         view: view.clone(),
         readiness: Readiness::default(),
+        intervals: Intervals::default(),
     };
     tokio::spawn(agent.run(Shutdown::default()));
     view

@@ -25,6 +25,9 @@ use crate::run_options::RunOptions;
 /// How long a controller may take to react on a loaded machine, with other tests running alongside.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Makes an agent's minutes seconds, for tests that wait for one to pass.
+pub const HURRIED: &str = "--divide-intervals=10";
+
 /// How old the binding of the claims' policy must be before agents rely on the policy.
 const RELIED_ON: Duration = Duration::from_secs(10);
 
@@ -157,6 +160,16 @@ impl Cluster {
     /// Starts an agent on a new node, with one pool called default.
     pub fn add_agent(&mut self) -> Result<&mut Agent> {
         self.add_agent_with(|rig| rig.add_pool("default"))
+    }
+
+    /// Starts an agent on a new node that looks, and loses patience, ten times as soon as others, and a class for it.
+    pub fn add_hurried_agent(&mut self) -> Result<()> {
+        self.class = self.add_class(|_| {})?;
+        self.add_agent_with(|rig| {
+            rig.frontend_flags.push(HURRIED.into());
+            rig.add_pool("default")
+        })?;
+        Ok(())
     }
 
     /// Starts an agent on a new node whose rig is prepared by `prepare`.

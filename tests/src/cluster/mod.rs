@@ -20,5 +20,5 @@ pub mod storm;
 mod watching;
 
 pub use self::control_plane::START;
-pub use self::fixture::{Cluster, PATIENCE};
+pub use self::fixture::{Cluster, HURRIED, PATIENCE};
 pub use self::room::bytes;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bulkhead_model::objects::storage_class;
 use bulkhead_model::volumes::{Backing, Fault, FaultKind, Mode, Outlook, Parameters};
@@ -12,13 +12,8 @@ use kube::ResourceExt;
 
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::intervals::Intervals;
 use crate::volumes::{Capacity, Room};
-
-/// How long the helper may be away, as it is while it is upgraded, before nothing is offered.
-const AWAY: Duration = Duration::from_secs(60);
-
-/// How long a size that proved impossible is not offered again.
-const RULED_OUT: Duration = Duration::from_secs(60);
 
 /// What was measured in one pass over all classes: a pool that several of them share is measured once.
 pub type Measured = HashMap<(PoolName, Backing), Room>;
@@ -26,6 +21,7 @@ pub type Measured = HashMap<(PoolName, Backing), Room>;
 /// The estimates, by class.
 #[derive(Debug, Default)]
 pub struct Estimates {
+    intervals: Intervals,
     /// Sizes for which no volume could be made although space was free: the filesystem may lack inodes or project ids.
     impossible: Mutex<HashMap<String, (u64, Instant)>>,
     /// Since when the helper is away.
@@ -33,6 +29,11 @@ pub struct Estimates {
 }
 
 impl Estimates {
+    /// None yet.
+    pub fn new(intervals: Intervals) -> Self {
+        Self { intervals, ..Self::default() }
+    }
+
     /// The capacity for volumes of `class` and this mode, if it is known. A pool that fails has none, and a node whose
     /// helper has been away for a while has none either.
     ///
@@ -61,7 +62,7 @@ impl Estimates {
         let class = class.name_any();
         let mut impossible = self.impossible();
         let Some((size, since)) = impossible.get(&class).copied() else { return Ok(measured) };
-        if since.elapsed() < RULED_OUT {
+        if since.elapsed() < self.intervals.ruled_out {
             return Ok(Capacity { largest_volume: measured.largest_volume.min(size.saturating_sub(1)), ..measured });
         }
         impossible.remove(&class);
@@ -81,7 +82,7 @@ impl Estimates {
     /// Returns whether the helper has been away for so long that claims should not wait for it.
     pub fn has_lost_helper(&self) -> bool {
         let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        away.is_some_and(|since| since.elapsed() >= AWAY)
+        away.is_some_and(|since| since.elapsed() >= self.intervals.helper_away)
     }
 
     /// Returns whether the helper, which is away now or not, has been away for so long that it is not expected back
@@ -89,7 +90,7 @@ impl Estimates {
     fn is_gone(&self, is_away: bool, now: Instant) -> bool {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         *away = if is_away { Some(away.unwrap_or(now)) } else { None };
-        away.is_some_and(|since| now.duration_since(since) >= AWAY)
+        away.is_some_and(|since| now.duration_since(since) >= self.intervals.helper_away)
     }
 
     fn impossible(&self) -> MutexGuard<'_, HashMap<String, (u64, Instant)>> {

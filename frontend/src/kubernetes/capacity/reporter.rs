@@ -18,6 +18,7 @@ use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::node_identity::NodeIdentity;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::intervals::Intervals;
 use crate::volumes::Capacity;
 
 /// Publishes this node's capacity.
@@ -43,7 +44,13 @@ impl CapacityReporter {
     /// For the node of `context`. `rewound` is notified when the API server may have lost what was written lately.
     pub fn new(context: Arc<Context>, rewound: Arc<Notify>) -> Self {
         let written = Mutex::new(Written::new(context.agent.node.uid.clone()));
-        Self { context, rewound, estimates: Estimates::default(), written, turns: Turns::default() }
+        let estimates = Estimates::new(context.intervals);
+        Self { context, rewound, estimates, written, turns: Turns::default() }
+    }
+
+    /// The agent's intervals.
+    pub fn intervals(&self) -> &Intervals {
+        &self.context.intervals
     }
 
     /// Waits until the capacity may have changed.

@@ -9,9 +9,6 @@ use super::reporter::CapacityReporter;
 use super::written::{COALESCED, Urgency};
 use crate::kubernetes::api::backoff::{Interruptions, jitter};
 
-/// How often capacity is measured without a particular reason.
-const PERIOD: Duration = Duration::from_secs(60);
-
 /// How often all objects are written whether or not they have changed here: another client may have changed them.
 const REWRITTEN: Duration = Duration::from_secs(900);
 
@@ -30,6 +27,7 @@ const AFTER_CHANGE: [Duration; 5] = [
 
 /// Publishes for as long as it is polled.
 pub async fn run(reporter: &CapacityReporter) {
+    let period = reporter.intervals().capacity;
     let mut rewrite = Instant::now() + REWRITTEN + jitter(REWRITTEN);
     let mut review = Instant::now() + REVIEWED + jitter(REVIEWED / 2);
     let mut interruptions = Interruptions::default();
@@ -40,7 +38,7 @@ pub async fn run(reporter: &CapacityReporter) {
             review = Instant::now() + REVIEWED + jitter(REVIEWED / 2);
             reporter.review_node().await;
         }
-        let mut next = Instant::now() + PERIOD + jitter(PERIOD / 4);
+        let mut next = Instant::now() + period + jitter(period / 4);
         let outcome = reporter.report(urgency).await;
         urgency = Urgency::Periodic;
         if outcome.is_postponed {
@@ -51,7 +49,7 @@ pub async fn run(reporter: &CapacityReporter) {
         let mut failures = outcome.failures.iter().filter(|(_, failure)| !failure.is_forbidden());
         if let Some((class, failure)) = failures.next() {
             warn!(class = class.as_deref(), "the node's capacity is not published: {failure}");
-            let pause = interruptions.next().unwrap_or(PERIOD);
+            let pause = interruptions.next().unwrap_or(period);
             next = Instant::now() + failure.retry_after().unwrap_or_default().max(pause);
             // The token may belong to a node that is gone.
             review = Instant::now();

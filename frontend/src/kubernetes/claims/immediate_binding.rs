@@ -42,9 +42,6 @@ const MOST_TURNS: usize = 20;
 /// How long until a node without enough room checks again.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(20);
 
-/// How old a claim that no node has taken is when it is reported to its owner.
-const UNTAKEN: Duration = Duration::from_secs(60);
-
 /// Bids for claims that any node may take.
 pub struct ImmediateBinding {
     context: Arc<Context>,
@@ -64,7 +61,7 @@ impl ImmediateBinding {
     fn report_no_room(&self, claim: &PersistentVolumeClaim, largest: u64) {
         let made = claim.metadata.creation_timestamp.as_ref();
         let age = made.and_then(|made| Duration::try_from(Timestamp::now().duration_since(made.0)).ok());
-        if age.is_none_or(|age| age < UNTAKEN) {
+        if age.is_none_or(|age| age < self.context.intervals.untaken) {
             return;
         }
         let is_news =

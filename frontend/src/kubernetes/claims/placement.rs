@@ -25,10 +25,6 @@ use crate::kubernetes::context::Context;
 /// How soon to look again whether this node has the source: a snapshot may be about to be taken. It asks nobody.
 const PAUSE: Duration = Duration::from_secs(4);
 
-/// How long no agent has taken a claim that binds immediately when the first of them says so, and how long until the last
-/// one may.
-const UNHELD: Duration = Duration::from_secs(60);
-
 /// How soon to try again to take a claim that the agents may not take: its class may be granted to them meanwhile.
 const AFTER_REFUSAL: Duration = Duration::from_secs(300);
 
@@ -63,9 +59,9 @@ pub async fn take_if_held(
 /// Tells the claim's owner that no node has taken it, which one agent does for all: each has waited until its own moment. What
 /// the matter is, none of them knows without asking the API server, and all would ask.
 fn report_unheld(context: &Context, claim: &PersistentVolumeClaim) {
-    let now = Instant::now();
+    let (now, untaken) = (Instant::now(), context.intervals.untaken);
     let is_time = context.memory.with(claim::uid(claim), |entry| {
-        let at = *entry.report_unheld_at.get_or_insert_with(|| now + UNHELD + jitter(UNHELD));
+        let at = *entry.report_unheld_at.get_or_insert_with(|| now + untaken + jitter(untaken));
         at <= now && !std::mem::replace(&mut entry.unheld_reported, at <= now)
     });
     let Ok(Some(source)) = source(claim) else { return };

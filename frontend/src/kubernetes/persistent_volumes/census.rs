@@ -13,14 +13,8 @@ use super::{names, orphans};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::intervals::Intervals;
 use crate::volumes::Orphan;
-
-/// How often it is taken.
-const PERIOD: Duration = Duration::from_secs(30);
-
-/// How soon it is taken again after a failure, or once volumes are needed that cannot be seen: an object that was read
-/// before its controller settled it looks as if it needed its volume.
-const SOON: Duration = Duration::from_secs(10);
 
 /// How long what is known of orphans counts while the watched objects say nothing else. An object without labels, which
 /// somebody made by hand, is found only by listing all of the cluster's.
@@ -31,11 +25,11 @@ pub async fn run(context: &Context) {
     let (mut search, mut before) = (Search::default(), Seen::All);
     loop {
         let pause = match take(context, &mut search).await {
-            Ok(now) => pause(replace(&mut before, now), now),
+            Ok(now) => pause(&context.intervals, replace(&mut before, now), now),
             Err(failure) => {
                 // What was known stays as it was.
                 debug!("comparing volumes with PersistentVolumes failed: {failure}");
-                failure.retry_after().unwrap_or(SOON)
+                failure.retry_after().unwrap_or(context.intervals.census_again)
             }
         };
         sleep(pause + jitter(pause / 4)).await;
@@ -44,8 +38,8 @@ pub async fn run(context: &Context) {
 
 /// Returns how soon one is taken after one that has seen `now`. What cannot be seen is asked for soon once, not again
 /// and again: the helper has a line in its log each time.
-fn pause(before: Seen, now: Seen) -> Duration {
-    if (before, now) == (Seen::All, Seen::NotAll) { SOON } else { PERIOD }
+fn pause(intervals: &Intervals, before: Seen, now: Seen) -> Duration {
+    if (before, now) == (Seen::All, Seen::NotAll) { intervals.census_again } else { intervals.census }
 }
 
 /// Whether a census has seen all volumes that are needed and exist.
@@ -162,8 +156,10 @@ mod tests {
     #[test]
     fn what_cannot_be_seen_is_asked_for_soon_only_once() {
         let seen = [Seen::All, Seen::NotAll, Seen::NotAll, Seen::All, Seen::NotAll];
-        let pauses = seen.windows(2).map(|two| pause(two[0], two[1]));
-        assert_eq!(pauses.collect::<Vec<_>>(), [SOON, PERIOD, PERIOD, SOON]);
+        let intervals = Intervals::default();
+        let pauses = seen.windows(2).map(|two| pause(&intervals, two[0], two[1]));
+        let Intervals { census, census_again, .. } = intervals;
+        assert_eq!(pauses.collect::<Vec<_>>(), [census_again, census, census, census_again]);
     }
 
     #[test]

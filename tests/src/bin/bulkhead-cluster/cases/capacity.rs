@@ -21,7 +21,7 @@ cases! {
     objects_come_and_go_with_classes,
     a_class_that_cannot_be_served_has_no_room,
     a_class_that_does_not_say_which_pool_has_no_room,
-    a_node_whose_helper_is_gone_offers_nothing,
+    a_node_whose_helper_is_gone_offers_nothing: Bare,
     capacity_falls_and_rises_with_volumes,
     many_volumes_are_published_together: Alone("counts writes within a time"),
     objects_stay_when_the_agent_restarts,
@@ -94,10 +94,11 @@ fn a_class_that_does_not_say_which_pool_has_no_room(cluster: &mut Cluster) -> Re
 }
 
 fn a_node_whose_helper_is_gone_offers_nothing(cluster: &mut Cluster) -> Result<()> {
+    cluster.add_hurried_agent()?;
     let node = cluster.node();
     ensure!(cluster.room(&cluster.class, &node)? > 0);
     cluster.agent().rig.kill_helper()?;
-    // It is expected back for a minute.
+    // It is expected back for a while.
     let soon = Duration::from_secs(110);
     cluster.access.wait(soon, "the capacity to be withdrawn", || {
         ensure!(cluster.room(&cluster.class, &node)? == 0, "it is still offered");

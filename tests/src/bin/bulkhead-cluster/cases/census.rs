@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
+use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node;
 use bulkhead_tests::cluster::objects::{block, claim, handle, on, volume};
+use bulkhead_tests::cluster::{Cluster, HURRIED};
 use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::csi::requests;
 use bulkhead_tests::csi::v1::DeleteSnapshotRequest;
@@ -17,7 +18,7 @@ use bulkhead_tests::monitoring;
 use serde_json::Value;
 
 use super::adopt::noted;
-use super::plugin::{add_reachable_agent, agent_pod, as_json, plugin};
+use super::plugin::{agent_pod, as_json, plugin};
 
 cases! {
     on Cluster;
@@ -34,7 +35,11 @@ const COMPARED: Duration = Duration::from_secs(110);
 /// Starts an agent that the plugin can reach, and returns the class of its claims.
 fn reachable_agent(cluster: &mut Cluster) -> Result<String> {
     let class = cluster.add_class(|_| {})?;
-    add_reachable_agent(cluster)?;
+    cluster.add_agent_with(|rig| {
+        rig.frontend_flags.push(HURRIED.into());
+        monitoring::serve_at(rig, &format!("{POD_ADDRESS}:0"));
+        rig.add_pool("default")
+    })?;
     let address: SocketAddr = monitoring::address(&cluster.agents[0].rig)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)?;
     Ok(class)

@@ -29,7 +29,7 @@ cases! {
     pools_of_an_agent_on_the_host_are_in_the_doctor: Bare,
     a_pool_that_a_node_may_lack_is_absent: Bare,
     a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere,
-    a_claim_does_not_wait_for_a_helper_that_is_gone,
+    a_claim_does_not_wait_for_a_helper_that_is_gone: Bare,
     an_agent_that_has_stopped_is_named,
     a_deletion_waits_for_a_pool_that_is_absent: Bare,
     an_agent_without_its_helper_is_named,
@@ -219,6 +219,7 @@ fn a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere(cluster: &mut
 }
 
 fn a_claim_does_not_wait_for_a_helper_that_is_gone(cluster: &mut Cluster) -> Result<()> {
+    cluster.add_hurried_agent()?;
     let node = cluster.node();
     ensure!(cluster.room(&cluster.class, &node)? > 0);
     cluster.agent().rig.kill_helper()?;
