@@ -111,6 +111,8 @@ async fn measure(context: &Context, parameters: &Parameters, measured: &mut Meas
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
