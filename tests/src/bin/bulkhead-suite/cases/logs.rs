@@ -15,7 +15,7 @@ cases! {
     one_number_leads_from_a_call_to_the_end_of_what_it_deleted: Bare,
     a_client_that_gives_no_number_is_served: Bare,
     every_line_has_a_time_and_the_first_and_the_last_are_said: Bare,
-    an_idle_node_logs_nothing: Bare,
+    an_idle_node_logs_nothing: Bare + OwnIds,
 }
 
 /// Returns what follows `key=` in a line.
@@ -142,8 +142,8 @@ fn an_idle_node_logs_nothing(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     rig.start()?;
     let csi = rig.csi()?;
-    csi.create_volume(create("vol-a", MIB, mount()))?;
-    csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()))?;
+    csi.create_volume(create("idle", MIB, mount()))?;
+    csi.node_publish_volume(publish("idle", &rig.target("a"), mount()))?;
     let lines = |rig: &mut Rig| -> Result<(usize, usize)> {
         let (helper, frontend) = (rig.running_helper()?.log()?, rig.running_frontend()?.log()?);
         Ok((helper.lines().count(), frontend.lines().count()))
@@ -155,7 +155,7 @@ fn an_idle_node_logs_nothing(rig: &mut Rig) -> Result<()> {
     while begun.elapsed() < Duration::from_secs(65) || asked < 90 {
         csi.probe(ProbeRequest {})?;
         csi.get_capacity(GetCapacityRequest::default())?;
-        csi.node_get_volume_stats(stats("vol-a", &rig.target("a")))?;
+        csi.node_get_volume_stats(stats("idle", &rig.target("a")))?;
         for path in ["/healthz", "/readyz", "/metrics"] {
             ensure!(monitoring::get(rig, path)?.0 == 200, "{path}");
         }

@@ -13,7 +13,7 @@ use rustix::fs::statvfs;
 use super::frozen::Frozen;
 
 cases! {
-    a_frozen_pool_does_not_keep_others_from_being_emptied: Filesystem + Bare,
+    a_frozen_pool_does_not_keep_others_from_being_emptied: Filesystem + Bare + OwnIds,
 }
 
 const MIB: u64 = 1 << 20;
@@ -22,19 +22,19 @@ fn a_frozen_pool_does_not_keep_others_from_being_emptied(rig: &mut Rig) -> Resul
     rig.add_pools(["default", "other"])?;
     rig.start()?;
     let helper = rig.helper()?;
-    helper.ask_all(["v0", "v1"].map(|id| create_in("other", id, image_spec(32 * MIB))))?;
-    helper.ask(&create("large", directory_spec(32 * MIB)))?;
-    let data = rig.pool().volume("large").join("data");
+    helper.ask_all(["frozen-0", "frozen-1"].map(|id| create_in("other", id, image_spec(32 * MIB))))?;
+    helper.ask(&create("frozen-large", directory_spec(32 * MIB)))?;
+    let data = rig.pool().volume("frozen-large").join("data");
     for number in 0..4000 {
         File::create(data.join(number.to_string()))?;
     }
     let (frozen, healthy) = (rig.pools[0].clone(), rig.pools[1].clone());
     let free = statvfs(&healthy.directory)?.f_bavail;
     // The emptier is working on it when the pool is frozen.
-    helper.ask(&delete("large"))?;
+    helper.ask(&delete("frozen-large"))?;
     let thaw = Frozen::freeze(&frozen.directory)?;
     ensure!(frozen.entries()?.iter().any(|name| name.starts_with('.')), "it was emptied too fast for this test");
-    helper.ask_all(["v0", "v1"].map(delete))?;
+    helper.ask_all(["frozen-0", "frozen-1"].map(delete))?;
     rig.eventually(10, || {
         healthy.holds(&[])?;
         let now = statvfs(&healthy.directory)?.f_bavail;

@@ -17,10 +17,10 @@ use bulkhead_tests::run_options::PoolFilesystem;
 use super::frozen::Frozen;
 
 cases! {
-    creations_that_hang_leave_threads_for_other_pools: Bare,
-    creations_that_hang_leave_connections_for_other_pools: Bare,
-    a_start_beside_a_frozen_pool_serves_the_others: Bare + Filesystem,
-    the_status_of_a_frozen_pool_is_answered: Bare + Filesystem,
+    creations_that_hang_leave_threads_for_other_pools: Bare + OwnIds,
+    creations_that_hang_leave_connections_for_other_pools: Bare + OwnIds,
+    a_start_beside_a_frozen_pool_serves_the_others: Bare + Filesystem + OwnIds,
+    the_status_of_a_frozen_pool_is_answered: Bare + Filesystem + OwnIds,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -39,7 +39,7 @@ fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let mut clients = (0..20).map(|_| rig.helper()).collect::<Result<Vec<_>>>()?;
     for (number, client) in clients.iter().enumerate() {
-        client.send(&encode(&create(&format!("vol-{number}"), directory_spec(SIZE)))?)?;
+        client.send(&encode(&create(&format!("hang-{number}"), directory_spec(SIZE)))?)?;
     }
     let mut hanging = Vec::new();
     for client in clients.drain(..) {
@@ -55,9 +55,9 @@ fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()
     let begun = Instant::now();
     let helper = rig.helper()?;
     for _ in 0..20 {
-        helper.ask_all([create_in("other", "vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
-        helper.usage("vol-a", Some(target("work", "a")))?;
-        helper.ask_all([unbind("vol-a", "a"), delete("vol-a")])?;
+        helper.ask_all([create_in("other", "hang-a", directory_spec(SIZE)), bind("hang-a", "a")])?;
+        helper.usage("hang-a", Some(target("work", "a")))?;
+        helper.ask_all([unbind("hang-a", "a"), delete("hang-a")])?;
         helper.pool_status("other")?;
     }
     ensure!(begun.elapsed() < rig.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
@@ -73,7 +73,7 @@ fn creations_that_hang_leave_threads_for_other_pools(rig: &mut Rig) -> Result<()
     }
     ensure!(helper.pool_status("default")?.available > 0);
     for number in 0..20 {
-        helper.ask(&delete(&format!("vol-{number}")))?;
+        helper.ask(&delete(&format!("hang-{number}")))?;
     }
     Ok(())
 }
@@ -86,7 +86,7 @@ fn creations_that_hang_leave_connections_for_other_pools(rig: &mut Rig) -> Resul
         parameters: parameters(pool),
         ..csi::create(id, csi::MIB, csi::mount())
     };
-    let ids: Vec<String> = (0..20).map(|number| format!("vol-{number}")).collect();
+    let ids: Vec<String> = (0..20).map(|number| format!("hang-{number}")).collect();
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let creations: Vec<_> = slow.run(async {
         let creations = ids.iter().map(|id| {
@@ -101,19 +101,19 @@ fn creations_that_hang_leave_connections_for_other_pools(rig: &mut Rig) -> Resul
     let client = rig.csi()?;
     let target = rig.target("a");
     for _ in 0..10 {
-        client.create_volume(create("vol-a", "other"))?;
-        client.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
-        client.node_get_volume_stats(csi::stats("vol-a", &target))?;
-        client.node_unpublish_volume(csi::unpublish("vol-a", &target))?;
-        client.delete_volume(csi::delete("vol-a"))?;
+        client.create_volume(create("hang-a", "other"))?;
+        client.node_publish_volume(csi::publish("hang-a", &target, csi::mount()))?;
+        client.node_get_volume_stats(csi::stats("hang-a", &target))?;
+        client.node_unpublish_volume(csi::unpublish("hang-a", &target))?;
+        client.delete_volume(csi::delete("hang-a"))?;
         client.probe(ProbeRequest {})?;
     }
     ensure!(begun.elapsed() < rig.patience(Duration::from_secs(10)), "it took {:?}", begun.elapsed());
     // A frontend that replaces this one is served as well.
     rig.restart_frontend()?;
     let client = rig.csi()?;
-    client.create_volume(create("vol-a", "other"))?;
-    client.delete_volume(csi::delete("vol-a"))?;
+    client.create_volume(create("hang-a", "other"))?;
+    client.delete_volume(csi::delete("hang-a"))?;
     drop(frozen);
     drop((creations, slow));
     for id in &ids {
@@ -126,12 +126,12 @@ fn creations_that_hang_leave_connections_for_other_pools(rig: &mut Rig) -> Resul
 
 fn a_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
     two_pools(rig)?;
-    rig.helper()?.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
+    rig.helper()?.ask_all([create("hang-a", directory_spec(SIZE)), bind("hang-a", "a")])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let helper = rig.restarted_helper()?;
     helper.check_serves("other")?;
     processes::check_children(rig.helper_pid()?)?;
-    for request in [unbind("vol-a", "a"), delete("vol-a"), create("vol-a", directory_spec(SIZE))] {
+    for request in [unbind("hang-a", "a"), delete("hang-a"), create("hang-a", directory_spec(SIZE))] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, "is not served")?;
     }
     drop(frozen);
@@ -143,7 +143,7 @@ fn a_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
 
 fn the_status_of_a_frozen_pool_is_answered(rig: &mut Rig) -> Result<()> {
     two_pools(rig)?;
-    rig.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.helper()?.ask(&create("hang-a", directory_spec(SIZE)))?;
     // No earlier figures are known.
     rig.restart_helper()?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;

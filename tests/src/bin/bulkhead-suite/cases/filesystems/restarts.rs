@@ -16,7 +16,7 @@ use super::{SIZE, check_detached, check_image, end, make_pool, start};
 cases! {
     a_restart_finds_what_is_published: Bare + Filesystem,
     a_restart_finds_what_is_only_mounted: Bare + Kernel,
-    one_that_does_not_answer_holds_up_no_start: Bare,
+    one_that_does_not_answer_holds_up_no_start: Bare + OwnIds,
 }
 
 fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {
@@ -71,35 +71,35 @@ fn one_that_does_not_answer_holds_up_no_start(rig: &mut Rig) -> Result<()> {
     make_pool(rig, 3)?;
     rig.add_pool("other")?;
     let helper = rig.started_helper()?;
-    for id in ["vol-a", "vol-b"] {
+    for id in ["slow-a", "slow-b"] {
         helper.ask_all([create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)])?;
     }
-    fs::write(rig.target("vol-a/file"), "content")?;
+    fs::write(rig.target("slow-a/file"), "content")?;
     drop(helper);
     rig.kill_helper()?;
-    let delay = rig.patience(Duration::from_secs(25)).as_micros();
+    let delay = rig.patience(Duration::from_secs(10)).as_micros();
     // A mounter becomes another user before it takes requests, and nobody else does.
     let inject = format!("inject=setresuid:delay_enter={delay}:when=1");
     let wrapper = ["strace", "-f", "-D", "-o", "/dev/null", "-e", "trace=setresuid", "-e", &inject];
     rig.helper_wrapper = wrapper.map(ToOwned::to_owned).to_vec();
     let begun = Instant::now();
     let helper = rig.started_helper()?;
-    let (other, spec) = (volume("vol-o"), directory_spec(1 << 20));
-    helper.ask_all([Request::Create { volume: other, pool: "other".parse()?, spec }, delete("vol-o")])?;
+    let (other, spec) = (volume("slow-o"), directory_spec(1 << 20));
+    helper.ask_all([Request::Create { volume: other, pool: "other".parse()?, spec }, delete("slow-o")])?;
     ensure!(begun.elapsed().as_micros() < delay, "the start has waited for it");
     // Its volume, and whatever is to be mounted, has to wait.
-    let waiting = ["vol-a", "vol-b"].map(|id| helper.request(&mount_filesystem(id)));
+    let waiting = ["slow-a", "slow-b"].map(|id| helper.request(&mount_filesystem(id)));
     for answer in waiting {
-        denied(answer?, ErrorKind::Busy, "vol")?;
+        denied(answer?, ErrorKind::Busy, "slow")?;
     }
-    denied(helper.request(&delete("vol-b"))?, ErrorKind::InUse, "vol-b")?;
-    for id in ["vol-a", "vol-b"] {
+    denied(helper.request(&delete("slow-b"))?, ErrorKind::InUse, "slow-b")?;
+    for id in ["slow-a", "slow-b"] {
         helper.ask_patiently(&mount_filesystem(id))?;
         helper.ask(&bind(id, id))?;
     }
-    ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
+    ensure!(fs::read(rig.target("slow-a/file"))? == b"content");
     rig.kill_helper()?;
     rig.helper_wrapper.clear();
     rig.start_helper()?;
-    end(rig, &rig.helper()?, &["vol-a", "vol-b"])
+    end(rig, &rig.helper()?, &["slow-a", "slow-b"])
 }

@@ -10,12 +10,13 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::mount_image;
 use bulkhead_tests::rig::Rig;
+use bulkhead_tests::wait;
 
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
-    a_second_start_beside_a_frozen_pool_serves_the_others: Bare,
-    a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor: Bare,
+    a_second_start_beside_a_frozen_pool_serves_the_others: Bare + OwnIds,
+    a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor: Bare + OwnIds,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -40,7 +41,7 @@ fn a_second_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Resul
 fn second(rig: &Rig) -> Result<Daemon> {
     let mut second = Daemon::start("second", &mut rig.helper_command()?, &rig.logs())?;
     // The old one still has its socket, and does not answer.
-    std::thread::sleep(rig.patience(Duration::from_secs(6)));
+    std::thread::sleep(Duration::from_secs(6));
     second.check_alive()?;
     let limit = rig.patience(Duration::from_secs(25));
     second.wait_until(limit, || HelperClient::welcomed(&rig.helper_socket()).map(drop))?;
@@ -55,14 +56,17 @@ fn a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor(rig: &mut
     rig.start_helper()?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     let client = rig.helper()?;
-    client.send(&encode(&create("vol-a", directory_spec(SIZE)))?)?;
+    client.send(&encode(&create("frozen-a", directory_spec(SIZE)))?)?;
     ensure!(!client.is_answered(Duration::from_millis(500))?, "it does not wait");
     mount_image(&rig.run_options, &late.with_extension("disk"), &late)?;
     // It either ends, or goes on serving.
-    std::thread::sleep(rig.patience(Duration::from_secs(20)));
-    let outcome = match rig.running_helper()?.check_alive() {
+    let ended = wait::until(rig.patience(Duration::from_secs(20)), || {
+        ensure!(rig.running_helper()?.check_alive().is_err(), "it goes on");
+        Ok(())
+    });
+    let outcome = match ended {
         // A connection to a helper that is about to end is never answered.
-        Ok(()) => {
+        Err(_) => {
             let client = HelperClient::connect(&rig.helper_socket())?;
             client.send(&encode(&bulkhead_protocol::Hello::new(bulkhead_protocol::HIGHEST_VERSION))?)?;
             match client.is_answered(rig.patience(Duration::from_secs(3)))? {
@@ -70,11 +74,11 @@ fn a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor(rig: &mut
                 false => Err(anyhow::anyhow!("it neither ends nor serves")),
             }
         }
-        Err(_) => second(rig).and_then(Daemon::kill),
+        Ok(()) => second(rig).and_then(Daemon::kill),
     };
     drop(frozen);
     let _ = rig.end_of_helper(rig.patience(Duration::from_secs(60)))?;
     outcome?;
     // It was asked for on a connection that is not recorded.
-    rig.started_helper()?.ask(&delete("vol-a")).map(drop)
+    rig.started_helper()?.ask(&delete("frozen-a")).map(drop)
 }
