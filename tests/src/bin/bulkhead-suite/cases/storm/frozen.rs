@@ -60,7 +60,7 @@ fn a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor(rig: &mut
     ensure!(!client.is_answered(Duration::from_millis(500))?, "it does not wait");
     mount_image(&rig.run_options, &late.with_extension("disk"), &late)?;
     // It either ends, or goes on serving.
-    let ended = wait::until(rig.patience(Duration::from_secs(20)), || {
+    let ended = wait::until(Duration::from_secs(20), || {
         ensure!(rig.running_helper()?.check_alive().is_err(), "it goes on");
         Ok(())
     });
