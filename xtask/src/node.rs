@@ -31,12 +31,14 @@ pub struct Equipment {
     pub memory: u32,
     /// Size of the pool's disk in MiB; it is sparse.
     pub disk: u64,
+    /// Run it under QEMU, even if user-mode Linux would do.
+    pub qemu: bool,
 }
 
 impl Equipment {
     /// The usual one.
-    pub fn usual(workspace: &Workspace) -> Result<Self> {
-        Ok(Equipment { assets: kubernetes::cluster(workspace)?, images: Vec::new(), memory: 2048, disk: 2048 })
+    pub fn usual(workspace: &Workspace, qemu: bool) -> Result<Self> {
+        Ok(Equipment { assets: kubernetes::cluster(workspace)?, images: Vec::new(), memory: 2048, disk: 2048, qemu })
     }
 }
 
@@ -48,14 +50,14 @@ pub fn run(
     arguments: &[String],
     run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
 ) -> Result<ExitStatus> {
-    let Equipment { assets, images: more_images, memory, disk } = equipment;
+    let Equipment { assets, images: more_images, memory, disk, qemu } = equipment;
     let archives = RunDirectory::new(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
     images.extend(image::write_shells(Architecture::host(), archives.path())?);
     images.extend(more_images);
     let [kubelet_port, relay_port] = free_ports()?;
     let node = Node { kubelet: assets.join("kubelet"), images, kubelet_port, relay_port };
-    let options = Options { userland: Userland::Node(node), memory, disk, ..Options::new(programs.all()?) };
+    let options = Options { userland: Userland::Node(node), memory, disk, qemu, ..Options::new(programs.all()?) };
     let (lender, borrower) = UnixStream::pair().context("make a socket pair for the program")?;
     let mut program = command(&programs.path(PROGRAM).to_string_lossy());
     program.env(kubernetes::ASSETS, &assets).arg("--deploy").arg(workspace.root.join("deploy"));

@@ -1,9 +1,9 @@
-//! The frames that xtask and its agent in the virtual machine exchange over one port: of virtio-serial under
-//! QEMU, and a serial line in user-mode Linux.
+//! The frames that xtask and its agent in the virtual machine exchange over one port: of virtio-serial under QEMU, and a
+//! serial line in user-mode Linux.
 //!
 //! A frame is a kind (one byte), a length (four bytes, little endian) and that many bytes. Each is written with one
-//! system call and is small enough for one virtio buffer, and for what a
-//! terminal takes at once, so an agent that is killed never leaves half a frame behind.
+//! system call and is small enough for one virtio buffer, and for what a terminal takes at once, so an agent that is killed
+//! never leaves half a frame behind.
 
 /// The name by which the guest finds the port.
 pub const PORT_NAME: &str = "bulkhead.agent";

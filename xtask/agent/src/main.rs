@@ -173,7 +173,8 @@ fn process_id(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// Finds the port by its name, unless the device is given: only udev creates links in /dev/virtio-ports, and it may not be running.
+/// Finds the port by its name, unless the device is given: only udev creates links in /dev/virtio-ports, and it may not be
+/// running.
 fn open_port() -> io::Result<File> {
     if let Some(device) = env::var_os(PORT_VARIABLE) {
         return open(Path::new(&device));

@@ -20,6 +20,9 @@ pub struct NodeArguments {
     /// Use the programs from an earlier build.
     #[arg(long)]
     no_build: bool,
+    /// Run the machine under QEMU, with Debian's own kernel, even if user-mode Linux would do.
+    #[arg(long)]
+    qemu: bool,
     /// The command, run on this host with kubectl and kubectl bulkhead in its PATH; several words are one shell command line. Without a
     /// command, a shell, which says what to try.
     #[arg(last = true)]
@@ -33,9 +36,10 @@ pub fn node(workspace: &Workspace, arguments: &NodeArguments) -> Result<ExitCode
         true => Programs::built(workspace, PROGRAMS, Profile::Dev)?,
         false => timed("building", || Programs::build(workspace, PROGRAMS, Profile::Dev))?,
     };
+    let equipment = Equipment::usual(workspace, arguments.qemu)?;
     let command = Some(arguments.command.join(" ")).filter(|command| !command.is_empty());
     let arguments: Vec<_> = ["shell".to_owned()].into_iter().chain(command).collect();
-    Ok(exit_code(node::run(workspace, &programs, Equipment::usual(workspace)?, &arguments, |program| {
+    Ok(exit_code(node::run(workspace, &programs, equipment, &arguments, |program| {
         program.status().context("start the program beside the node")
     })?))
 }

@@ -23,6 +23,7 @@ pub fn run(
     workspace: &Workspace,
     programs: &Programs,
     filter: Option<&str>,
+    qemu: bool,
     run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
 ) -> Result<ExitStatus> {
     let assets = kubernetes::cluster_with_tests(workspace)?;
@@ -31,7 +32,7 @@ pub fn run(
     let definitions = workspace.root.join("tests/storage-e2e");
     let mut arguments = vec!["storage-suite".to_owned(), definitions.to_string_lossy().into_owned()];
     arguments.extend(filter.map(str::to_owned));
-    let equipment = Equipment { assets, images, memory: MEMORY, disk: DISK };
+    let equipment = Equipment { assets, images, memory: MEMORY, disk: DISK, qemu };
     let (controller, resources) = (SNAPSHOT_CONTROLLER.provide(workspace)?, SNAPSHOT_RESOURCES.provide(workspace)?);
     node::run(workspace, programs, equipment, &arguments, |program| {
         program.env(SNAPSHOT_CONTROLLER.variable, controller).env(SNAPSHOT_RESOURCES.variable, resources);

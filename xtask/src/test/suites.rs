@@ -93,7 +93,7 @@ impl Suites<'_> {
             Step::StorageE2e => {
                 let since = transcript.counts();
                 let filter = self.filter.as_deref();
-                let status = storage_suite::run(self.workspace, &self.programs, filter, |program| {
+                let status = storage_suite::run(self.workspace, &self.programs, filter, self.qemu, |program| {
                     run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
                 })?;
                 transcript.verdict(since, status)
@@ -173,14 +173,19 @@ impl Suites<'_> {
         let since = transcript.counts();
         let controller = SNAPSHOT_CONTROLLER.provide(self.workspace)?;
         let resources = SNAPSHOT_RESOURCES.provide(self.workspace)?;
-        let status =
-            node::run(self.workspace, &self.programs, Equipment::usual(self.workspace)?, &arguments, |program| {
+        let status = node::run(
+            self.workspace,
+            &self.programs,
+            Equipment::usual(self.workspace, self.qemu)?,
+            &arguments,
+            |program| {
                 program.env(SNAPSHOT_CONTROLLER.variable, controller).env(SNAPSHOT_RESOURCES.variable, resources);
                 if self.everything {
                     program.env(HELM.variable, HELM.provide(self.workspace)?);
                 }
                 run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
-            })?;
+            },
+        )?;
         transcript.verdict(since, status)
     }
 

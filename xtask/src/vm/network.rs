@@ -18,6 +18,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::process::command;
 
+/// What passt says, in the machine's directory.
+pub const LOG: &str = "network.log";
+
 /// The longest frame, which passt's own limit does not exceed.
 const LONGEST: usize = 65_536;
 
@@ -40,7 +43,7 @@ impl Network {
         let mut passt = command("passt");
         passt.args(["--foreground", "--quiet", "--ipv4-only", "--no-udp", "--no-icmp"]).args(ADDRESSES);
         passt.args(["--tcp-ports", &format!("127.0.0.1/{ports}")]).args(["--fd", &passts.as_raw_fd().to_string()]);
-        let log = File::create(directory.join("network.log")).context("open a log for passt")?;
+        let log = File::create(directory.join(LOG)).context("open a log for passt")?;
         passt.current_dir(directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         fcntl_setfd(&passts, FdFlags::empty())?;
         let passt = passt.spawn().context("start passt")?;
@@ -49,6 +52,11 @@ impl Network {
         thread::spawn(move || to_machine(stream, &frames));
         thread::spawn(move || from_machine(&frames_too, stream_too));
         Ok((Self { passt }, kernels))
+    }
+
+    /// Returns whether passt has ended, as it does when it cannot have the ports.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.passt.try_wait(), Ok(None))
     }
 }
 

@@ -46,6 +46,11 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
+    /// Returns whether the guest had a network that is gone.
+    pub fn has_lost_its_network(&mut self) -> bool {
+        self.network.as_mut().is_some_and(Network::has_ended)
+    }
+
     /// Kills the process and waits until it has ended, and with it every other process that could still write to the
     /// disks, or holds its ports: user-mode Linux has one that writes, one for each address space of its guest, and one for
     /// its network.

@@ -13,7 +13,7 @@ use bulkhead_vm_agent::Frame;
 use super::channel::{Channel, Event};
 use super::engine::{CONSOLE, Engine, Guest};
 use super::process::Process;
-use super::qemu;
+use super::{network, qemu};
 
 const TICK: Duration = Duration::from_millis(250);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -107,6 +107,9 @@ impl Session {
                 Event::Closed => return Err(self.failure(doing, "its agent cannot be heard any more")),
                 // The machine's end of the socket may still be open in another one that was started at the same moment.
                 Event::Silence if self.process.ended().is_some() => return Err(self.failure(doing, "nothing is heard")),
+                Event::Silence if self.process.has_lost_its_network() => {
+                    return Err(self.failure(doing, "its network has ended"));
+                }
                 Event::Silence if console(&self.directory).contains("Kernel panic") => {
                     return Err(self.failure(doing, "its kernel panicked"));
                 }
@@ -124,8 +127,8 @@ impl Session {
         if let Some(status) = self.process.ended() {
             message += &format!("; its process has ended: {status}");
         }
-        let qemu = fs::read_to_string(self.directory.join(qemu::LOG)).unwrap_or_default();
-        for (name, text) in [("QEMU", qemu), ("the machine's console", console(&self.directory))] {
+        for (name, log) in [("QEMU", qemu::LOG), ("the machine's network", network::LOG), ("its console", CONSOLE)] {
+            let text = written(&self.directory, log);
             let lines: Vec<&str> = text.lines().collect();
             if !lines.is_empty() {
                 let tail = &lines[lines.len().saturating_sub(CONSOLE_TAIL)..];
@@ -146,7 +149,12 @@ fn forward(frame: Frame, sink: Sink<'_>) {
 }
 
 fn console(directory: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(directory.join(CONSOLE)).unwrap_or_default()).into_owned()
+    written(directory, CONSOLE)
+}
+
+/// What is in one of a machine's logs, if there is that log.
+fn written(directory: &Path, log: &str) -> String {
+    String::from_utf8_lossy(&fs::read(directory.join(log)).unwrap_or_default()).into_owned()
 }
 
 fn shortened(command: &str) -> String {

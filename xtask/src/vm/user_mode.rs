@@ -45,19 +45,20 @@ pub fn program(guest: &Guest<'_>, agent: &UnixStream, network: Option<&OwnedFd>)
 }
 
 /// Makes room for the guest's memory: the kernel would be killed at the first page that does not fit. Returns the words
-/// before the program that give it a filesystem of its own, if the host's is not suitable. A container's is too small.
+/// before the program that give it a filesystem of its own, for which root needs nobody: the host's may be small, as a
+/// container's is, and others, such as another machine, fill it too.
 fn room_for(mebibytes: u32) -> Result<Vec<String>> {
+    if rustix::process::geteuid().is_root() {
+        let script = format!("mount -t tmpfs -o size={}M memory {MEMORY} && exec \"$0\" \"$@\"", mebibytes + 1);
+        return Ok(["unshare", "--mount", "sh", "-c", &script].map(String::from).to_vec());
+    }
     let found = statvfs(MEMORY).with_context(|| format!("look at {MEMORY}, where the machine's memory would be"))?;
     let free = found.f_bavail.saturating_mul(found.f_frsize) >> 20;
-    if free >= u64::from(mebibytes) && !found.f_flag.contains(StatVfsMountFlags::NOEXEC) {
-        return Ok(Vec::new());
-    }
     ensure!(
-        rustix::process::geteuid().is_root(),
+        free >= u64::from(mebibytes) && !found.f_flag.contains(StatVfsMountFlags::NOEXEC),
         "the machine's memory needs {mebibytes} MiB in {MEMORY}, mounted without noexec, where {free} MiB are free; this \
          mounts another one:\n\n    sudo mount -t tmpfs -o size={}M memory {MEMORY}\n\nor pass --qemu",
         2 * mebibytes
     );
-    let script = format!("mount -t tmpfs -o size={}M memory {MEMORY} && exec \"$0\" \"$@\"", mebibytes + 1);
-    Ok(["unshare", "--mount", "sh", "-c", &script].map(String::from).to_vec())
+    Ok(Vec::new())
 }
