@@ -185,6 +185,12 @@ async fn serve(
     let agent = access.map(|access| {
         let (driver, node) = (welcome.driver.clone(), options.node_id.clone());
         let (namespace, readiness) = (options.namespace.clone(), readiness.clone());
+        if options.divide_intervals > 1 {
+            warn!(
+                "--divide-intervals is for tests: the API server gets {} times the requests",
+                options.divide_intervals
+            );
+        }
         let intervals = Intervals::divided_by(options.divide_intervals);
         let agent = Agent { access, namespace, driver, node, volumes: volumes.clone(), view, readiness, intervals };
         tokio::spawn(agent.run(shutdown.clone()))

@@ -146,11 +146,11 @@ async fn a_frontend_that_is_stopped_is_told_in_seconds() {
     let socket = directory.path().join("csi.sock");
     let _held = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let begun = Instant::now();
-    let output = run(socket.clone(), &["volume", "list"]).await;
+    let (output, doctor) = tokio::join!(run(socket.clone(), &["volume", "list"]), run(socket, &["doctor"]));
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let told = text(&output.stderr);
     assert!(told.contains("within 20 seconds") && told.contains("bulkhead-frontend is stopped"), "{told}");
-    let doctor = text(&run(socket, &["doctor"]).await.stdout);
+    let doctor = text(&doctor.stdout);
     assert!(doctor.starts_with("FAILED  frontend  nobody has answered"), "{doctor}");
 }
 
