@@ -26,9 +26,16 @@ const BUILD_TOOLS: [&str; 10] =
 const CONFIGURATION: &str = include_str!("guest/user-mode.config");
 
 /// What is different from Debian's source: files, what they contain, and what they have to contain instead.
-const CHANGES: [(&str, &str, &str); 3] = [
+const CHANGES: [(&str, &str, &str); 4] = [
     // How many bytes there are for a process's registers: too few on a processor with AMX, where nothing would start.
     ("arch/x86/um/user-offsets.c", "HOST_FP_SIZE, 2696", "HOST_FP_SIZE, 11264"),
+    // A process that is killed while it forks leaves a copy of its address space in which the first part that was not
+    // copied is marked by a zero entry. What ends that copy would take the mark for an address, and panic.
+    (
+        "arch/um/kernel/tlb.c",
+        "for_each_vma(vmi, vma)\n",
+        "for_each_vma(vmi, vma)\n\t\tif (xa_is_zero(vma))\n\t\t\tbreak;\n\t\telse\n",
+    ),
     // /proc/PID/syscall, by which cases find the thread that waits for a request.
     ("fs/proc/base.c", "#ifdef CONFIG_HAVE_ARCH_TRACEHOOK", "#ifdef CONFIG_UML"),
     ("lib/Makefile", "obj-$(CONFIG_HAVE_ARCH_TRACEHOOK) += syscall.o", "obj-$(CONFIG_UML) += syscall.o"),
