@@ -61,7 +61,12 @@ async fn take(context: &Context, search: &mut Search) -> Result<Seen, Failure> {
     let unnamed = listed.into_iter().filter(|listed| !known.contains(listed.volume.as_str()));
     let unnamed: BTreeMap<_, _> = unnamed.map(|listed| (listed.volume.clone(), listed)).collect();
     if search.is_due(&unnamed, Instant::now()) {
-        search.found(orphans::unnamed(context).await?, Instant::now());
+        let orphans = orphans::unnamed(context).await?;
+        if !orphans.is_empty() {
+            // One that was never used is deleted: now, rather than at the next regular comparison.
+            context.unnamed.suspect();
+        }
+        search.found(orphans, Instant::now());
     }
     context.volumes.record_orphans(search.orphans(unnamed));
     Ok(seen)

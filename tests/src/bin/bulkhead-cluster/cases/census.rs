@@ -133,7 +133,14 @@ fn a_volume_that_nobody_needs_is_shown_until_somebody_does(cluster: &mut Cluster
     cluster.access.run(objects.delete(&format!("{node}-by-hand"), &Default::default()))?;
     // The frontend has closed the first connection, on which nothing was said for so long.
     cluster.agent().rig.csi()?.delete_volume(requests::delete("by-hand"))?;
-    Ok(())
+    // One that was made for a claim which is gone, and never used, is deleted, though no event tells of it.
+    let forgotten = "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a333";
+    cluster.agent().rig.csi()?.create_volume(requests::create(forgotten, 8 << 20, requests::mount()))?;
+    cluster.access.wait(COMPARED, "the forgotten volume to be deleted", || {
+        let left = cluster.agents[0].volumes()?;
+        ensure!(left.is_empty(), "it holds {left:?}");
+        Ok(())
+    })
 }
 
 fn a_snapshot_that_no_object_names_is_shown(cluster: &mut Cluster) -> Result<()> {
