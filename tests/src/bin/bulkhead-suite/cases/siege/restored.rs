@@ -129,10 +129,10 @@ fn a_filesystem_that_is_as_it_was_made_is_deleted(rig: &mut Rig) -> Result<()> {
     rig.start_helper()?;
     for spec in specs() {
         for (grown, restart) in [(false, false), (true, false), (true, true)] {
-            // The room of the one before is free a moment later.
+            // The room of those before is free a moment later.
             rig.eventually(10, || rig.helper()?.ask(&create("vol-a", spec)))?;
             if grown {
-                rig.helper()?.ask(&grow_filesystem("vol-a", 2 * filesystems::SIZE))?;
+                rig.eventually(10, || rig.helper()?.ask(&grow_filesystem("vol-a", 2 * filesystems::SIZE)))?;
             }
             if restart {
                 rig.restart_helper()?;
