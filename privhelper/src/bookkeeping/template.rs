@@ -26,16 +26,22 @@ pub const LARGEST: u64 = (16 << 30) * MOST_GROUPS;
 /// The most bytes that the filesystem in an image may be made to take: its groups keep the length that they have in its
 /// superblock (`sb_agblocks`, in blocks of 4096 bytes).
 pub fn most(image: &OwnedFd) -> SysResult<u64> {
-    let mut blocks = [0; 4];
-    rustix::io::pread(image, &mut blocks[..], 84).by("pread")?;
-    Ok(u64::from(u32::from_be_bytes(blocks)).saturating_mul(4096 * MOST_GROUPS))
+    Ok(number::<4>(image, 84)?.saturating_mul(4096 * MOST_GROUPS))
 }
 
-/// Returns how many bytes the filesystem in an image takes, as its superblock says (`sb_dblocks`).
+/// Returns how many bytes the filesystem in an image takes, as all superblocks of its groups say (`sb_dblocks`; `sb_agcount`):
+/// a growth that was interrupted leaves old ones, which xfs_repair(8) would believe.
 pub fn size(image: &OwnedFd) -> SysResult<u64> {
-    let mut blocks = [0; 8];
-    rustix::io::pread(image, &mut blocks[..], 8).by("pread")?;
-    Ok(u64::from_be_bytes(blocks).saturating_mul(4096))
+    let (group, groups) = (most(image)? / MOST_GROUPS, number::<4>(image, 88)?.min(MOST_GROUPS));
+    let sizes = (0..groups).map(|at| number::<8>(image, group.saturating_mul(at).saturating_add(8)));
+    Ok(sizes.collect::<SysResult<Vec<_>>>()?.into_iter().min().unwrap_or(0).saturating_mul(4096))
+}
+
+/// A number in a superblock, with the most significant of its bytes first.
+fn number<const BYTES: usize>(image: &OwnedFd, offset: u64) -> SysResult<u64> {
+    let mut bytes = [0; BYTES];
+    rustix::io::pread(image, &mut bytes[..], offset).by("pread")?;
+    Ok(bytes.iter().fold(0, |number, byte| (number << 8) | u64::from(*byte)))
 }
 
 /// The beginning of a filesystem in an image of so many bytes; `None` if that is too small for one.
@@ -143,6 +149,22 @@ mod tests {
             write(&image, template).expect("written");
             assert_eq!(most(&image), Ok(4096 * group));
         }
+    }
+
+    #[test]
+    fn a_filesystem_takes_what_all_its_superblocks_say() {
+        let image = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        assert_eq!(size(&image), Ok(0), "nothing is there");
+        write(&image, of(300 << 20).expect("a template")).expect("written");
+        assert_eq!(size(&image), Ok(300 << 20));
+        for (group, blocks, expected) in
+            [(0, 100_000_u64, 300 << 20), (1, 100_000, 300 << 20), (3, 7, 7 << 12), (2, 6, 6 << 12)]
+        {
+            rustix::io::pwrite(&image, &blocks.to_be_bytes(), group * (75 << 20) + 8).expect("written");
+            assert_eq!(size(&image), Ok(expected), "group {group}");
+        }
+        rustix::io::pwrite(&image, &[0xff; 8], 84).expect("written");
+        assert_eq!(size(&image), Ok(0), "the groups are beyond the end");
     }
 
     #[test]

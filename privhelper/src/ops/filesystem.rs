@@ -264,7 +264,7 @@ fn cannot_grow(id: &VolumeId, error: SysError) -> Error {
     }
 }
 
-/// Returns whether the filesystem in an image takes so many bytes already, as its superblock says in the image itself. What is
+/// Returns whether the filesystem in an image takes so many bytes already, as its superblocks say in the image itself. What is
 /// too little for a group of its own (`XFS_MIN_AG_BLOCKS`, 64 blocks) stays unused for ever.
 fn is_grown(image: &OwnedFd, size: Bytes) -> bool {
     template::size(image).is_ok_and(|found| size.get().saturating_sub(found) < 64 * 4096)

@@ -46,7 +46,7 @@ struct Budget {
 }
 
 const CORE: Budget = Budget { name: "core", limit: 4_578, goal: 2_600 };
-const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 549, goal: 325 };
+const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 552, goal: 325 };
 const COPIES: Budget = Budget { name: "copying", limit: 360, goal: 270 };
 const BOOKS: Budget = Budget { name: "bookkeeping", limit: 2_027, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_500, goal: 1_650 };

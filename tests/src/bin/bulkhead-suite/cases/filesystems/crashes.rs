@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,6 +23,7 @@ cases! {
     what_a_crash_catches_after_two_growths_can_be_mounted: Bare + Xfs + Kernel,
     random_lives_can_be_mounted_after_every_step: Bare + Xfs + Kernel,
     many_random_lives: Bare + Xfs + Kernel + Long,
+    a_growth_that_was_cut_short_is_completed: Bare + Kernel,
     one_that_its_pod_has_frozen_is_not_grown: Bare + Kernel,
     one_that_a_killed_helper_has_left_frozen_is_thawed: Bare + Kernel,
 }
@@ -254,4 +256,25 @@ fn one_that_a_killed_helper_has_left_frozen_is_thawed(rig: &mut Rig) -> Result<(
     helper.ask_all([mount_filesystem("vol-b"), bind("vol-b", "vol-b")])?;
     fs::write(rig.target("vol-b/file"), "content")?;
     end(rig, &helper, &["vol-a", "vol-b", "vol-d"])
+}
+
+/// The kernel writes the superblocks of the groups last, and without its log. With old ones, xfs_repair would take the
+/// filesystem for as small as it was.
+fn a_growth_that_was_cut_short_is_completed(rig: &mut Rig) -> Result<()> {
+    let helper = published(rig, &["vol-a"])?;
+    helper.ask_all([unbind("vol-a", "vol-a"), unmount_filesystem("vol-a")])?;
+    let image = File::options().read(true).write(true).open(rig.pool().image("vol-a"))?;
+    let mut old = [0; 512];
+    image.read_exact_at(&mut old, GROUP)?;
+    let [mount, unmount] = [mount_filesystem("vol-a"), unmount_filesystem("vol-a")];
+    helper.ask_all([mount.clone(), grow_filesystem("vol-a", 2 * SMALLEST), unmount.clone()])?;
+    check_image(rig, "vol-a")?;
+    for written in 0..4 {
+        (1..4 - written).try_for_each(|group| image.write_all_at(&old, group * GROUP))?;
+        image.sync_all()?;
+        ensure!(written > 2 || check_image(rig, "vol-a").is_err(), "xfs_repair does not mind");
+        helper.ask_all([mount.clone(), unmount.clone()])?;
+        check_image(rig, "vol-a").with_context(|| format!("{written} of three were written"))?;
+    }
+    helper.ask(&delete("vol-a")).map(drop)
 }
