@@ -82,7 +82,8 @@ fn a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly(rig: &mut Rig
                     break;
                 }
                 line.clear();
-                if !done.load(Relaxed) && seen % 4 == 0 {
+                // However slow the helper is, it is faster than this.
+                if !done.load(Relaxed) && (!is_flooded || seen % 4 == 0) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
