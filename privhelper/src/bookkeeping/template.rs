@@ -30,7 +30,7 @@ pub fn most(image: &OwnedFd) -> SysResult<u64> {
 }
 
 /// Returns how many bytes the filesystem in an image takes, as all superblocks of its groups say (`sb_dblocks`; `sb_agcount`):
-/// a growth that was interrupted leaves old ones, which xfs_repair(8) would believe.
+/// a growth that was interrupted leaves old ones, and xfs_repair(8) makes it as small as most of them say.
 pub fn size(image: &OwnedFd) -> SysResult<u64> {
     let (group, groups) = (most(image)? / MOST_GROUPS, number::<4>(image, 88)?.min(MOST_GROUPS));
     let sizes = (0..groups).map(|at| number::<8>(image, group.saturating_mul(at).saturating_add(8)));

@@ -258,8 +258,8 @@ fn one_that_a_killed_helper_has_left_frozen_is_thawed(rig: &mut Rig) -> Result<(
     end(rig, &helper, &["vol-a", "vol-b", "vol-d"])
 }
 
-/// The kernel writes the superblocks of the groups last, and without its log. With old ones, xfs_repair would take the
-/// filesystem for as small as it was.
+/// The kernel writes the superblocks of the groups last, and without its log. If most of them are old, xfs_repair makes the
+/// filesystem as small as it was, and what is in the new group is lost.
 fn a_growth_that_was_cut_short_is_completed(rig: &mut Rig) -> Result<()> {
     let helper = published(rig, &["vol-a"])?;
     helper.ask_all([unbind("vol-a", "vol-a"), unmount_filesystem("vol-a")])?;
@@ -267,7 +267,7 @@ fn a_growth_that_was_cut_short_is_completed(rig: &mut Rig) -> Result<()> {
     let mut old = [0; 512];
     image.read_exact_at(&mut old, GROUP)?;
     let [mount, unmount] = [mount_filesystem("vol-a"), unmount_filesystem("vol-a")];
-    helper.ask_all([mount.clone(), grow_filesystem("vol-a", 2 * SMALLEST), unmount.clone()])?;
+    helper.ask_all([mount.clone(), grow_filesystem("vol-a", SMALLEST + GROUP), unmount.clone()])?;
     check_image(rig, "vol-a")?;
     for written in 0..4 {
         (1..4 - written).try_for_each(|group| image.write_all_at(&old, group * GROUP))?;
