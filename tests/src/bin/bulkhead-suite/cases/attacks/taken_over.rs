@@ -134,7 +134,8 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(rig: &mut Rig) -
     ensure!(process == Outcome::Refused(Errno::ENOSYS), "a process: {process:?}");
     drop(frontend);
     ensure!(rig.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
-    monitoring::check_ready(rig, 200, "[+]helper ok")
+    // The kubelet registers it some time after it serves.
+    rig.eventually(20, || monitoring::check_ready(rig, 200, "[+]helper ok"))
 }
 
 /// An agent has sockets for TCP, and can connect to its API server's port only.
