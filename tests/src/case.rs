@@ -8,7 +8,6 @@ use crate::fixture::Fixture;
 use crate::pace;
 use crate::rig::Rig;
 use crate::run_options::{Phase, Place, PoolFilesystem, RunOptions};
-use crate::turns::Company;
 
 /// One test and the fixture it runs on: a rig, unless it involves more than a node.
 #[derive(Debug)]
@@ -52,9 +51,9 @@ pub enum Need {
     Recent,
     /// Much time: it is part of long runs only, and then runs in a machine only if it is marked for that.
     Long,
-    /// Volume ids that no other test uses, so that it may run beside any other: a helper that starts takes a loop device with
-    /// a volume's id for that volume's.
-    OwnIds,
+    /// Ten seconds or more, at least in one place: it starts before the others, so that none of them waits for it at the
+    /// end.
+    Slow,
     /// No other test running at the same time, for this reason. It matters only where tests run in parallel.
     Alone(&'static str),
     /// A machine that is rebooted between this half of the test and the other.
@@ -116,13 +115,18 @@ impl<S: Fixture> Case<S> {
         !self.needs(Need::Bare) && !self.needs.iter().any(|need| matches!(need, Need::Reboot(_)))
     }
 
-    /// Returns what may run at the same time.
-    pub fn company(&self) -> Company {
-        match self.needs {
-            needs if needs.iter().any(|need| matches!(need, Need::Alone(_))) => Company::None,
-            _ if S::SHARES_IDS && !self.needs(Need::OwnIds) => Company::OwnIds,
-            _ => Company::Any,
+    /// Returns when it starts: what is slow first, and what has to be alone last, so that no other waits for it.
+    pub fn turn(&self) -> u8 {
+        match self {
+            _ if self.is_alone() => 2,
+            _ if self.needs(Need::Slow) => 0,
+            _ => 1,
         }
+    }
+
+    /// Returns whether no other test may run at the same time.
+    pub fn is_alone(&self) -> bool {
+        self.needs.iter().any(|need| matches!(need, Need::Alone(_)))
     }
 
     /// Returns how long it may take.

@@ -23,10 +23,6 @@ pub trait Fixture: Debug + Sized + 'static {
     /// Whether its tests also run on the host: then a machine runs only those whose outcome may differ there.
     const RUNS_ON_HOST: bool = false;
 
-    /// Whether tests give their volumes the ids that others give theirs, and share a node's devices: then only those that
-    /// say otherwise run in parallel.
-    const SHARES_IDS: bool = false;
-
     /// How many tests run in parallel, unless `--test-threads` says otherwise.
     fn side_by_side(_: &RunOptions) -> usize {
         1
@@ -56,14 +52,10 @@ impl Fixture for Rig {
     const LIMIT: Duration = Duration::from_secs(90);
     const RUNS_ON_HOST: bool = true;
 
-    // A helper that starts knows the devices of volumes by the volumes' ids, and many tests give theirs the same ones: to a
-    // helper of one test, the volume of another is one that has lost its pool, and is still attached.
-    const SHARES_IDS: bool = true;
-
-    // One with shared ids, the next of them, which waits for it, and one beside them. The machine has one processor.
+    // Most tests wait much of the time. A machine has one processor, and others run beside it.
     fn side_by_side(run_options: &RunOptions) -> usize {
         match run_options.place {
-            Place::Host => 3,
+            Place::Host => 4,
             Place::Vm => 1,
         }
     }

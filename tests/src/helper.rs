@@ -21,6 +21,7 @@ use rustix::net::{
 use rustix::process::Uid;
 
 use crate::daemon::FRONTEND_UID;
+use crate::ids::own;
 use crate::pace;
 use crate::undo::Pending;
 
@@ -140,7 +141,8 @@ impl HelperClient {
 
     /// Checks that a pool is served: a volume is made in it, and deleted.
     pub fn check_serves(&self, pool: &str) -> Result<()> {
-        self.ask_all([create_in(pool, "vol-o", directory_spec(1 << 20)), delete("vol-o")])
+        let id = own("vol-o");
+        self.ask_all([create_in(pool, id, directory_spec(1 << 20)), delete(id)])
     }
 
     /// The sizes of all volumes, read in pages.

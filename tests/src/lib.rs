@@ -13,6 +13,7 @@ pub mod documented;
 pub mod expect;
 pub mod fixture;
 pub mod helper;
+pub mod ids;
 pub mod keeper;
 pub mod kubelet;
 pub mod leaks;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
+use crate::ids::Decoys;
 use crate::observe::loops::{self, Loop};
 use crate::observe::mounts;
 use crate::pace;
@@ -151,6 +152,8 @@ impl Pool {
 /// One pool for each slot, which the tests that run there use in turn. Each must leave it empty, which is checked.
 #[derive(Debug)]
 pub struct SharedPools {
+    // First, so that they are detached before their file is removed.
+    decoys: Option<Decoys>,
     scratch: TempDir,
     directories: Vec<PathBuf>,
 }
@@ -161,7 +164,8 @@ impl SharedPools {
         loops::provide()?;
         let scratch = run_options.place.make_scratch()?;
         let directories: Vec<_> = (0..number).map(|slot| scratch.path().join(format!("pool-{slot}"))).collect();
-        let pools = Self { scratch, directories };
+        let decoys = (number > 1).then(|| Decoys::make(scratch.path())).transpose()?;
+        let pools = Self { decoys, scratch, directories };
         for directory in &pools.directories {
             Pool::make(run_options, pools.scratch.path(), directory, "default")?;
         }
@@ -183,8 +187,10 @@ impl SharedPools {
 
     /// Unmounts them and removes their files.
     pub fn remove(self) -> Result<()> {
-        mounts::unmount_all(self.scratch.path())?;
-        self.scratch.close().context("remove the shared pools")
+        let Self { decoys, scratch, .. } = self;
+        drop(decoys);
+        mounts::unmount_all(scratch.path())?;
+        scratch.close().context("remove the shared pools")
     }
 }
 

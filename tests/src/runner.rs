@@ -23,7 +23,7 @@ use crate::observe::{loops, mounts};
 use crate::pace::{self, Pace};
 use crate::run_options::RunOptions;
 use crate::times::Times;
-use crate::turns::{self, Turns};
+use crate::turns::Turns;
 use crate::{keeper, wait};
 
 /// Runs the suites against the programs beside this one, or in $BULKHEAD_BIN_DIR.
@@ -129,13 +129,14 @@ fn counts(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-fn run_all<S: Fixture>(cases: Vec<Case<S>>, run_options: RunOptions, arguments: Arguments) -> Result<ExitCode> {
+fn run_all<S: Fixture>(mut cases: Vec<Case<S>>, run_options: RunOptions, arguments: Arguments) -> Result<ExitCode> {
     let scratch = run_options.place.make_scratch()?;
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
     let (times, each_time) = (Arc::new(Times::default()), run_options.each_time);
     let turns = Arc::new(Turns::default());
-    for case in turns::ordered(cases, Case::company) {
+    cases.sort_by_key(Case::turn);
+    for case in cases {
         match case.elsewhere(&run_options) {
             Some(reason) => elsewhere.push(reason),
             None => {
@@ -209,7 +210,7 @@ fn trial<S: Fixture>(
     let scratch = scratch.to_owned();
     let name = case.name;
     Trial::test(short(name), move || {
-        let turn = turns.wait(case.company());
+        let turn = turns.wait(case.is_alone());
         let run_options = run_options.in_slot(turn.slot);
         let start = Instant::now();
         let outcome = run_one(&case, &run_options, &scratch, number);

@@ -1,6 +1,7 @@
 //! Loop devices, as losetup(8) lists them.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -61,6 +62,9 @@ pub fn backed_by(device: &str) -> Result<Vec<Loop>> {
     Ok(all()?.into_iter().filter(|found| found.backing_device == device).collect())
 }
 
+/// The numbers that helpers use.
+const OF_HELPERS: Range<u32> = 0x8_0000..0x10_0000;
+
 /// How many numbers a helper uses up in one test, at most.
 const OF_ONE_HELPER: u32 = 1 << 14;
 
@@ -81,6 +85,26 @@ pub fn made_since(first: u32) -> Result<BTreeSet<u32>> {
 pub fn provide() -> Result<()> {
     let script = "open(my $control, '+<', '/dev/loop-control') or die $!; ioctl($control, 0x4c80, $_) for 0 .. 63";
     run(Command::new("perl").args(["-e", script]))
+}
+
+/// Attaches a file to a device of a number that helpers use, with the label of a volume's, and returns its path.
+pub fn attach_as_helpers_do(file: &Path, label: &str) -> Result<PathBuf> {
+    // LOOP_CTL_ADD, LOOP_SET_FD and LOOP_SET_STATUS64 with a loop_info64 (loop(4)) in which only the name is given.
+    let script = "my ($number, $file, $label) = @ARGV; my ($control, $device, $backing); \
+        open($control, '+<', '/dev/loop-control') && ioctl($control, 0x4c80, $number + 0) \
+        && open($device, '+<', \"/dev/loop$number\") && open($backing, '+<', $file) \
+        && ioctl($device, 0x4c00, fileno($backing)) && ioctl($device, 0x4c04, pack('x56 a64 x112', $label)) or die $!";
+    let is_free = |number: &u32| !Path::new("/sys/block").join(format!("loop{number}")).exists();
+    let number = (OF_HELPERS.start..OF_HELPERS.end).find(is_free).context("helpers have taken all their numbers")?;
+    run(Command::new("perl").args(["-e", script, &number.to_string()]).arg(file).arg(label))?;
+    Ok(format!("/dev/loop{number}").into())
+}
+
+/// Detaches devices and removes them.
+pub fn remove(devices: &[PathBuf]) -> Result<()> {
+    run(Command::new("losetup").arg("--detach").args(devices))?;
+    let script = "open(my $control, '+<', '/dev/loop-control') or die $!; /(\\d+)$/ && ioctl($control, 0x4c81, $1 + 0) for @ARGV";
+    run(Command::new("perl").args(["-e", script]).args(devices))
 }
 
 /// Attaches a file to a device that is free, and returns the device's path.

@@ -22,9 +22,9 @@ use crate::workspace::TestProgram;
 /// The steps of each lane, in their order, so that all end at about the same time. What fails most often and soonest comes
 /// first. A step that uses another's machine follows it directly.
 const LANES: [&[Step]; 3] = [
-    &[Step::Host],
-    &[Step::Unit, Step::Kubernetes, Step::OlderKubernetes, Step::Xfs, Step::Sanity, Step::Reboot],
-    &[Step::Node, Step::Systemd, Step::Ext4, Step::PowerCut, Step::StorageE2e, Step::Release],
+    &[Step::Host, Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e],
+    &[Step::Unit, Step::Kubernetes, Step::OlderKubernetes, Step::Ext4, Step::PowerCut],
+    &[Step::Node, Step::Systemd, Step::Release],
 ];
 
 /// The steps of a run and what they need.

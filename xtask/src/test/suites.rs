@@ -150,7 +150,7 @@ impl Suites<'_> {
     fn services(&self, transcript: &mut Transcript<'_>) -> Result<Count> {
         packages::require(&["runc"])?;
         let programs = self.programs.all()?.into_iter().chain([PathBuf::from("/usr/sbin/runc")]);
-        let options = Options { userland: Userland::Debian, ..Options::new(programs.collect()) };
+        let options = Options { userland: Userland::Debian, qemu: self.qemu, ..Options::new(programs.collect()) };
         let mut machine = Machine::boot(self.workspace, &options)?;
         let line = self.line(Path::new(SERVICES), "vm", "xfs", self.long);
         let mut sum = count(&mut machine, &line, self.patience(), transcript)?;

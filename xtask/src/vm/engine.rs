@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::network::Network;
 use super::process::Process;
-use super::{Options, Userland, qemu, user_mode};
+use super::{Options, qemu, user_mode};
 use crate::workspace::Architecture;
 
 /// The console's log, in the machine's directory.
@@ -74,10 +74,9 @@ impl Engine {
     }
 }
 
-/// Returns whether user-mode Linux has what the machine needs: it exists for one architecture. What systemd makes of our
-/// units is proved on a computer that boots and shuts down as users' do.
+/// Returns whether user-mode Linux has what the machine needs: it exists for one architecture.
 pub fn suits_user_mode(options: &Options) -> bool {
-    let needs_qemu = options.qemu || options.kernel.is_some() || options.userland == Userland::Debian;
+    let needs_qemu = options.qemu || options.kernel.is_some();
     !needs_qemu && [options.architecture, Architecture::host()] == [Architecture::Amd64; 2]
 }
 
@@ -125,7 +124,6 @@ mod tests {
         assert_eq!(suits_user_mode(&usual()), Architecture::host() == Architecture::Amd64);
         for other in [
             Options { architecture: Architecture::Arm64, ..usual() },
-            Options { userland: Userland::Debian, ..usual() },
             Options { kernel: Some("linux-image-amd64".to_owned()), ..usual() },
             Options { qemu: true, ..usual() },
         ] {

@@ -28,6 +28,8 @@ const LEAST: Duration = Duration::from_millis(200);
 #[derive(Debug, Default)]
 pub struct Devices {
     found: BTreeMap<u32, Found>,
+    /// Those that were asked and have not answered.
+    silent: BTreeSet<u32>,
     /// Connections to processes that wait for one to answer.
     pub waiting: Vec<OwnedFd>,
 }
@@ -42,9 +44,10 @@ enum Found {
 
 impl Devices {
     /// The labels of those that have not answered, as their holds have them: a hold is on the helper's own tmpfs, and
-    /// always answers. What has none is no volume's.
+    /// always answers. What has none is no volume's, and a device that another helper has made since is none of these
+    /// pools', which this one has claimed.
     pub fn silent(&self) -> BTreeSet<String> {
-        let held = self.bound().filter(|(.., on, _)| on.is_some_and(|on| !self.found.contains_key(&on)));
+        let held = self.bound().filter(|(.., on, _)| on.is_some_and(|on| self.silent.contains(&on)));
         held.map(|(.., label)| label.to_owned()).collect()
     }
 
@@ -87,11 +90,9 @@ pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices
             Ok(()) if numbers.is_empty() => {}
             Ok(()) => return Err(format!("cannot look at loop device {first}").into()),
             Err(waiting) => {
-                let silent = numbers.first().copied().unwrap_or(first);
-                log::error!(
-                    "a loop device does not answer: its volume is not attached again until it does number={silent}"
-                );
-                numbers.retain(|number| *number != silent);
+                let silent = numbers.pop_first().unwrap_or(first);
+                log::error!("a loop device does not answer: its volume is not attached until it does number={silent}");
+                devices.silent.insert(silent);
                 devices.waiting.push(waiting);
             }
         }
@@ -100,14 +101,13 @@ pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices
 }
 
 /// The numbers of the helpers' own devices.
-fn list(block_devices: &OwnedFd) -> SysResult<Vec<u32>> {
-    let mut numbers = Vec::new();
+fn list(block_devices: &OwnedFd) -> SysResult<BTreeSet<u32>> {
+    let mut numbers = BTreeSet::new();
     file::each_entry(block_devices, |name| {
         let number = name.to_bytes().strip_prefix(b"loop").and_then(|number| std::str::from_utf8(number).ok());
         numbers.extend(number.and_then(|number| number.parse().ok()).filter(|number| OURS.contains(number)));
         Ok(())
     })?;
-    numbers.sort_unstable();
     Ok(numbers)
 }
 
@@ -190,8 +190,9 @@ impl Recovery {
                 Found::Unbound => self.state.loops.discard(*number),
                 // What has no hold nobody was given as a volume's: a tenant has bound a spent number to a file of its own.
                 Found::Failed(errno) if held.contains(number) && may_be_a_volumes(Errno::from_raw_os_error(*errno)) => {
-                    let errno = Errno::from_raw_os_error(*errno);
-                    return Err(format!("cannot look at loop device {number}: {errno}").into());
+                    return Err(
+                        format!("cannot look at loop device {number}: {}", Errno::from_raw_os_error(*errno)).into()
+                    );
                 }
                 Found::Failed(errno) => {
                     let errno = Errno::from_raw_os_error(*errno);
@@ -222,5 +223,14 @@ mod tests {
         for errno in [Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::PERM, Errno::NOTTY, Errno::BADF] {
             assert!(may_be_a_volumes(errno), "{errno}");
         }
+    }
+
+    #[test]
+    fn only_a_device_that_was_asked_and_has_not_answered_is_silent() {
+        let hold = Found::Bound { image: ((0, 7), 1), on: Some(4), label: "vol-a".to_owned() };
+        let mut devices = Devices { found: BTreeMap::from([(5, hold)]), ..Devices::default() };
+        assert_eq!(devices.silent(), BTreeSet::new(), "another helper has made it since");
+        devices.silent.insert(4);
+        assert_eq!(devices.silent(), BTreeSet::from(["vol-a".to_owned()]));
     }
 }

@@ -31,7 +31,7 @@ cases! {
     a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere,
     a_claim_does_not_wait_for_a_helper_that_is_gone: Bare,
     an_agent_that_has_stopped_is_named,
-    a_deletion_waits_for_a_pool_that_is_absent: Bare,
+    a_deletion_waits_for_a_pool_that_is_absent: Bare + Slow,
     an_agent_without_its_helper_is_named,
     a_node_without_a_kubelet_is_named,
 }

@@ -39,7 +39,7 @@ cases! {
     a_class_that_is_wrong_and_not_granted_is_named_once,
     a_class_that_no_node_can_serve_is_named,
     a_node_without_its_label_is_named,
-    a_claim_that_no_agent_serves_is_named,
+    a_claim_that_no_agent_serves_is_named: Slow,
     a_volume_that_holds_a_claim_up_is_named,
     a_node_that_exists_is_not_released,
     a_lost_node_is_released,

@@ -16,7 +16,7 @@ use super::plugin::{add_reachable_agent, agent_pod, plugin};
 
 cases! {
     on Cluster;
-    a_token_is_renewed,
+    a_token_is_renewed: Slow,
     a_token_of_another_node_is_refused,
     a_token_that_is_bound_to_no_node_is_refused: Bare,
 }

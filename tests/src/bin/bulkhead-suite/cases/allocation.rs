@@ -17,7 +17,7 @@ use rustix::fs::FallocateFlags;
 
 cases! {
     allocations_leave_the_reserve_alone: Bare,
-    a_long_allocation_is_done_in_parts: Bare,
+    a_long_allocation_is_done_in_parts: Bare + Slow,
     only_what_is_sparse_and_whole_is_allocated: Bare,
     limits_that_are_being_changed_are_nobody_elses: Bare + Quota,
 }

@@ -8,6 +8,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::commands::{Printed, bulkheadctl, bulkheadctl_json};
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::expect::refused;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -25,7 +26,7 @@ cases! {
     without_an_agent_nobody_knows_orphans,
     the_doctor_finds_nothing_wrong: Filesystem,
     the_doctor_says_that_the_helper_is_away,
-    a_stopped_frontend_is_told_in_seconds,
+    a_stopped_frontend_is_told_in_seconds: Slow,
     a_deletion_asks_first: Host,
     sizes_in_errors_are_for_people,
 }
@@ -39,15 +40,15 @@ fn ctl(rig: &Rig, arguments: &[&str]) -> Result<Printed> {
 /// What can no longer be read of it keeps nobody from seeing the rest.
 fn a_volume_of_a_dead_pool_is_shown_with_what_is_wrong(rig: &mut Rig) -> Result<()> {
     let csi = rig.started_csi()?;
-    csi.create_volume(create("vol-b", SIZE, block()))?;
-    let shown = ctl(rig, &["volume", "show", "vol-b"])?.succeeded()?;
+    csi.create_volume(create(own("vol-b"), SIZE, block()))?;
+    let shown = ctl(rig, &["volume", "show", own("vol-b")])?.succeeded()?;
     Printed::row(&shown, &["own:", "16 MiB"])?;
     run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&rig.pool().directory))?;
-    let shown = ctl(rig, &["volume", "show", "vol-b"])?.succeeded()?;
+    let shown = ctl(rig, &["volume", "show", own("vol-b")])?.succeeded()?;
     Printed::row(&shown, &["own:", "-"])?;
     ensure!(shown.contains("shut down"), "{shown}");
     repair(rig)?;
-    let shown = ctl(rig, &["volume", "show", "vol-b"])?.succeeded()?;
+    let shown = ctl(rig, &["volume", "show", own("vol-b")])?.succeeded()?;
     Printed::row(&shown, &["own:", "16 MiB"])?;
     Ok(())
 }
@@ -55,35 +56,40 @@ fn a_volume_of_a_dead_pool_is_shown_with_what_is_wrong(rig: &mut Rig) -> Result<
 fn volumes_are_listed_with_what_is_used(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
     let target = rig.target("a");
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.create_volume(create("vol-b", SIZE, block()))?;
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    csi.create_volume(create(own("vol-a"), SIZE, mount()))?;
+    csi.create_volume(create(own("vol-b"), SIZE, block()))?;
+    csi.node_publish_volume(publish(own("vol-a"), &target, mount()))?;
     let table = ctl(rig, &["volume", "list"])?.succeeded()?;
     Printed::row(&table, &["ID", "POOL", "KIND", "SIZE", "USED", "TARGETS", "CONDITION"])?;
-    let directory = Printed::row(&table, &["vol-a", "default", "directory", "16 MiB"])?;
+    let directory = Printed::row(&table, &[own("vol-a"), "default", "directory", "16 MiB"])?;
     // Whether usage is counted depends on the kernel.
     let words: Vec<_> = directory.split_whitespace().collect();
     let targets = if words[0] == "-" { words.get(1) } else { words.get(2) };
     ensure!(targets == Some(&"1"), "{directory}");
-    let device = Printed::row(&table, &["vol-b", "default", "block", "16 MiB"])?;
+    let device = Printed::row(&table, &[own("vol-b"), "default", "block", "16 MiB"])?;
     ensure!(device.ends_with("0        healthy"), "{device}");
     let json = bulkheadctl_json(&rig.kubelet.csi_socket(), &["volume", "list"])?;
-    ensure!(json[0]["id"] == "vol-a" && json[0]["bytes"] == SIZE && json[0]["targets"] == 1, "{json}");
-    ensure!(json[1]["id"] == "vol-b" && json[1]["abnormal"] == false, "{json}");
+    ensure!(json[0]["id"] == own("vol-a") && json[0]["bytes"] == SIZE && json[0]["targets"] == 1, "{json}");
+    ensure!(json[1]["id"] == own("vol-b") && json[1]["abnormal"] == false, "{json}");
     Ok(())
 }
 
 fn a_volume_is_shown(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    let facts = ctl(rig, &["volume", "show", "vol-a"])?.succeeded()?;
-    for words in
-        [["id:", "vol-a"], ["pool:", "default"], ["size:", "16 MiB"], ["settings:", "dirMode=0755"], ["targets:", "0"]]
-    {
+    csi.create_volume(create(own("vol-a"), SIZE, mount()))?;
+    let facts = ctl(rig, &["volume", "show", own("vol-a")])?.succeeded()?;
+    for words in [
+        ["id:", own("vol-a")],
+        ["pool:", "default"],
+        ["size:", "16 MiB"],
+        ["settings:", "dirMode=0755"],
+        ["targets:", "0"],
+    ] {
         Printed::row(&facts, &words)?;
     }
-    csi.create_volume(create("vol-b", SIZE, block()))?;
-    for (id, target, capability) in [("vol-a", rig.target("a"), mount()), ("vol-b", rig.target("b"), block())] {
+    csi.create_volume(create(own("vol-b"), SIZE, block()))?;
+    for (id, target, capability) in [(own("vol-a"), rig.target("a"), mount()), (own("vol-b"), rig.target("b"), block())]
+    {
         csi.node_publish_volume(publish(id, &target, capability))?;
         let target = target.to_str().context("a path that is no text")?;
         let shown = ctl(rig, &["volume", "show", id])?.succeeded()?;
@@ -92,16 +98,16 @@ fn a_volume_is_shown(rig: &mut Rig) -> Result<()> {
         let again = ctl(rig, &["volume", "unpublish", id, target])?.succeeded()?;
         ensure!(again.contains("was not published at"), "{again}");
     }
-    csi.delete_volume(delete("vol-b"))?;
-    csi.delete_volume(delete("vol-a"))?;
-    let told = ctl(rig, &["volume", "show", "vol-a"])?.failed()?;
-    ensure!(told.contains("NOT_FOUND") && told.contains("vol-a"), "{told}");
+    csi.delete_volume(delete(own("vol-b")))?;
+    csi.delete_volume(delete(own("vol-a")))?;
+    let told = ctl(rig, &["volume", "show", own("vol-a")])?.failed()?;
+    ensure!(told.contains("NOT_FOUND") && told.contains(own("vol-a")), "{told}");
     Ok(())
 }
 
 fn pools_are_listed(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    csi.create_volume(create("vol-a", SIZE, block()))?;
+    csi.create_volume(create(own("vol-a"), SIZE, block()))?;
     let table = ctl(rig, &["pool", "list"])?.succeeded()?;
     Printed::row(
         &table,
@@ -177,19 +183,20 @@ fn a_stopped_frontend_is_told_in_seconds(rig: &mut Rig) -> Result<()> {
 }
 
 fn a_deletion_asks_first(rig: &mut Rig) -> Result<()> {
-    let csi = rig.csi()?;
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    let told = ctl(rig, &["volume", "delete", "vol-a"])?.failed()?;
+    let (csi, id) = (rig.csi()?, own("vol-a"));
+    let command = format!("volume delete {id}");
+    csi.create_volume(create(id, SIZE, mount()))?;
+    let told = ctl(rig, &["volume", "delete", id])?.failed()?;
     ensure!(told.contains("no terminal") && told.contains("--yes"), "{told}");
-    let told = on_a_terminal(rig, "volume delete vol-a", "n")?.failed()?;
-    ensure!(told.contains("This deletes volume vol-a (16 MiB) and all its data."), "{told}");
+    let told = on_a_terminal(rig, &command, "n")?.failed()?;
+    ensure!(told.contains(&format!("This deletes volume {id} (16 MiB) and all its data.")), "{told}");
     ensure!(told.contains("no storage agent runs on this node. Continue? [y/N]"), "{told}");
-    ensure!(rig.pool().volume("vol-a").exists(), "it was deleted");
-    on_a_terminal(rig, "volume delete vol-a", "y")?.succeeded()?;
-    ensure!(!rig.pool().volume("vol-a").exists(), "it was not deleted");
-    csi.create_volume(create("vol-b", SIZE, mount()))?;
-    ctl(rig, &["volume", "delete", "vol-b", "--yes"])?.succeeded()?;
-    ensure!(!rig.pool().volume("vol-b").exists(), "it was not deleted");
+    ensure!(rig.pool().volume(id).exists(), "it was deleted");
+    on_a_terminal(rig, &command, "y")?.succeeded()?;
+    ensure!(!rig.pool().volume(id).exists(), "it was not deleted");
+    csi.create_volume(create(own("vol-b"), SIZE, mount()))?;
+    ctl(rig, &["volume", "delete", own("vol-b"), "--yes"])?.succeeded()?;
+    ensure!(!rig.pool().volume(own("vol-b")).exists(), "it was not deleted");
     Ok(())
 }
 
@@ -203,5 +210,9 @@ fn on_a_terminal(rig: &Rig, arguments: &str, answer: &str) -> Result<Printed> {
 
 fn sizes_in_errors_are_for_people(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    refused(csi.create_volume(create("vol-a", 1 << 50, block())), Code::ResourceExhausted, "1024 TiB are requested")
+    refused(
+        csi.create_volume(create(own("vol-a"), 1 << 50, block())),
+        Code::ResourceExhausted,
+        "1024 TiB are requested",
+    )
 }

@@ -6,6 +6,7 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
@@ -30,15 +31,15 @@ const SIZE: i64 = 16 * MIB;
 
 fn deleting_what_is_not_there_is_done(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    for id in ["vol-a", "reallyfakevolumeid", "../default", "", "Größe", ".bulkhead", "lost+found"]
+    for id in [own("vol-a"), "reallyfakevolumeid", "../default", "", "Größe", ".bulkhead", "lost+found"]
         .into_iter()
         .filter(|id| !id.is_empty())
     {
         csi.delete_volume(delete(id))?;
     }
-    csi.create_volume(create("vol-a", SIZE, block()))?;
+    csi.create_volume(create(own("vol-a"), SIZE, block()))?;
     for _ in 0..5 {
-        csi.delete_volume(delete("vol-a"))?;
+        csi.delete_volume(delete(own("vol-a")))?;
     }
     Ok(())
 }
@@ -49,7 +50,7 @@ fn deleting_without_an_id_is_refused(rig: &mut Rig) -> Result<()> {
 
 fn deleting_a_published_volume_is_refused(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+    for (id, capability) in [(own("vol-a"), mount()), (own("vol-b"), block())] {
         let target = rig.target(id);
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &target, capability))?;
@@ -60,13 +61,13 @@ fn deleting_a_published_volume_is_refused(rig: &mut Rig) -> Result<()> {
 
 fn deleting_a_published_volume_is_refused_after_a_restart(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+    for (id, capability) in [(own("vol-a"), mount()), (own("vol-b"), block())] {
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &rig.target(id), capability))?;
     }
     rig.restart()?;
     let csi = rig.csi()?;
-    for id in ["vol-a", "vol-b"] {
+    for id in [own("vol-a"), own("vol-b")] {
         refused(csi.delete_volume(delete(id)), Code::FailedPrecondition, id)?;
     }
     Ok(())
@@ -74,36 +75,36 @@ fn deleting_a_published_volume_is_refused_after_a_restart(rig: &mut Rig) -> Resu
 
 fn another_filesystem_than_the_pools_is_refused(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    let (own, other) = (rig.run_options.pool_fs, rig.run_options.pool_fs.other());
+    let (its, other) = (rig.run_options.pool_fs, rig.run_options.pool_fs.other());
     let capability = || mount_with_filesystem(other.name());
-    let told = format!("pool default has {}", own.name());
-    refused(csi.create_volume(create("vol-a", SIZE, capability())), Code::InvalidArgument, &told)?;
+    let told = format!("pool default has {}", its.name());
+    refused(csi.create_volume(create(own("vol-a"), SIZE, capability())), Code::InvalidArgument, &told)?;
     let question = GetCapacityRequest { volume_capabilities: vec![capability()], ..GetCapacityRequest::default() };
     let room = csi.get_capacity(question)?.available_capacity;
     ensure!(room == 0, "{room} bytes for volumes that could not be made");
-    let both = vec![mount_with_filesystem(own.name()), capability()];
-    let request = CreateVolumeRequest { volume_capabilities: both, ..create("vol-a", SIZE, mount()) };
+    let both = vec![mount_with_filesystem(its.name()), capability()];
+    let request = CreateVolumeRequest { volume_capabilities: both, ..create(own("vol-a"), SIZE, mount()) };
     refused(csi.create_volume(request), Code::InvalidArgument, "two filesystem types")?;
-    csi.create_volume(create("vol-a", SIZE, mount_with_filesystem(own.name())))?;
+    csi.create_volume(create(own("vol-a"), SIZE, mount_with_filesystem(its.name())))?;
     let named = [("csi.storage.k8s.io/fstype".to_owned(), other.name().to_owned())].into();
-    let question = ValidateVolumeCapabilitiesRequest { parameters: named, ..validate("vol-a", vec![mount()]) };
+    let question = ValidateVolumeCapabilitiesRequest { parameters: named, ..validate(own("vol-a"), vec![mount()]) };
     let answer = csi.validate_volume_capabilities(question)?;
-    ensure!(answer.confirmed.is_none() && answer.message.contains(own.name()), "{answer:?}");
+    ensure!(answer.confirmed.is_none() && answer.message.contains(its.name()), "{answer:?}");
     Ok(())
 }
 
 fn validating_says_what_is_supported(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.create_volume(create(own("vol-a"), SIZE, mount()))?;
     let good = vec![mount(), mount_in(Mode::SingleNodeWriter), mount_in(Mode::MultiNodeReaderOnly)];
-    let answer = csi.validate_volume_capabilities(validate("vol-a", good.clone()))?;
+    let answer = csi.validate_volume_capabilities(validate(own("vol-a"), good.clone()))?;
     let confirmed = answer.confirmed.with_context(|| format!("not confirmed: {}", answer.message))?;
     ensure!(confirmed.volume_capabilities == good, "{confirmed:?}");
     let other = rig.run_options.pool_fs.other().name();
     for bad in
         [block(), mount_in(Mode::MultiNodeMultiWriter), mount_with_filesystem("btrfs"), mount_with_filesystem(other)]
     {
-        let answer = csi.validate_volume_capabilities(validate("vol-a", vec![mount(), bad.clone()]))?;
+        let answer = csi.validate_volume_capabilities(validate(own("vol-a"), vec![mount(), bad.clone()]))?;
         ensure!(answer.confirmed.is_none() && !answer.message.is_empty(), "{bad:?}: {answer:?}");
     }
     Ok(())
@@ -111,7 +112,7 @@ fn validating_says_what_is_supported(rig: &mut Rig) -> Result<()> {
 
 fn validating_an_unknown_volume_is_not_found(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    for id in ["vol-z", "No Id"] {
+    for id in [own("vol-z"), "No Id"] {
         refused(csi.validate_volume_capabilities(validate(id, vec![mount()])), Code::NotFound, "volume")?;
     }
     Ok(())
@@ -119,11 +120,11 @@ fn validating_an_unknown_volume_is_not_found(rig: &mut Rig) -> Result<()> {
 
 fn validating_without_fields_is_refused(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.create_volume(create(own("vol-a"), SIZE, mount()))?;
     for (request, part) in [
         (validate("", vec![mount()]), "volume_id"),
-        (validate("vol-a", vec![]), "volume_capabilities"),
-        (validate("vol-a", vec![VolumeCapability::default()]), "access_type"),
+        (validate(own("vol-a"), vec![]), "volume_capabilities"),
+        (validate(own("vol-a"), vec![VolumeCapability::default()]), "access_type"),
     ] {
         refused(csi.validate_volume_capabilities(request), Code::InvalidArgument, part)?;
     }
@@ -169,13 +170,13 @@ fn capacity_falls_with_each_promise(rig: &mut Rig) -> Result<()> {
     ensure!(before.available_capacity > 0, "{before:?}");
     ensure!(before.maximum_volume_size.is_some_and(|size| size > 0 && size <= before.available_capacity), "{before:?}");
     for capability in [mount(), block()] {
-        csi.create_volume(create("vol-a", 64 * MIB, capability))?;
+        csi.create_volume(create(own("vol-a"), 64 * MIB, capability))?;
         let during = csi.get_capacity(GetCapacityRequest::default())?;
         // The filesystem's own usage varies a little; and capacity is that for directories, each with its inodes, of
         // which a block volume has none.
         let fallen = before.available_capacity - during.available_capacity;
         ensure!((61 * MIB..66 * MIB).contains(&fallen), "fell by {fallen}");
-        csi.delete_volume(delete("vol-a"))?;
+        csi.delete_volume(delete(own("vol-a")))?;
         rig.eventually(10, || {
             let after = csi.get_capacity(GetCapacityRequest::default())?;
             let missing = before.available_capacity - after.available_capacity;
@@ -214,31 +215,31 @@ fn secrets_are_in_no_log(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
     let secrets = parameters(&[("password", "hunter2-secret")]);
     let target = rig.target("a");
-    csi.create_volume(CreateVolumeRequest { secrets: secrets.clone(), ..create("vol-a", SIZE, mount()) })?;
+    csi.create_volume(CreateVolumeRequest { secrets: secrets.clone(), ..create(own("vol-a"), SIZE, mount()) })?;
     csi.node_publish_volume(NodePublishVolumeRequest {
         secrets: secrets.clone(),
-        ..publish("vol-a", &target, mount())
+        ..publish(own("vol-a"), &target, mount())
     })?;
     csi.node_expand_volume(NodeExpandVolumeRequest {
         secrets: secrets.clone(),
-        ..node_expand("vol-a", &target, SIZE)
+        ..node_expand(own("vol-a"), &target, SIZE)
     })?;
     csi.controller_expand_volume(ControllerExpandVolumeRequest {
         secrets: secrets.clone(),
-        ..controller_expand("vol-a", SIZE)
+        ..controller_expand(own("vol-a"), SIZE)
     })?;
     csi.validate_volume_capabilities(ValidateVolumeCapabilitiesRequest {
         secrets: secrets.clone(),
-        ..validate("vol-a", vec![mount()])
+        ..validate(own("vol-a"), vec![mount()])
     })?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.node_unpublish_volume(unpublish(own("vol-a"), &target))?;
     // Mount flags may be confidential too.
     let flags = mount_with_flags(&["password=hunter2-secret"]);
-    refused(csi.node_publish_volume(publish("vol-a", &target, flags)), Code::InvalidArgument, "noexec")?;
-    csi.delete_volume(DeleteVolumeRequest { secrets, ..delete("vol-a") })?;
+    refused(csi.node_publish_volume(publish(own("vol-a"), &target, flags)), Code::InvalidArgument, "noexec")?;
+    csi.delete_volume(DeleteVolumeRequest { secrets, ..delete(own("vol-a")) })?;
     let silent = |log: &str, last: &str| {
         ensure!(!log.contains("hunter2"), "{log}");
-        ensure!(log.contains(last) && log.contains("vol-a"), "the last call is not logged yet: {log}");
+        ensure!(log.contains(last) && log.contains(own("vol-a")), "the last call is not logged yet: {log}");
         Ok(())
     };
     rig.running_helper()?.check_log(|log| silent(log, "delete"))?;

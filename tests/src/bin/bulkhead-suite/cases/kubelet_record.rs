@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::expect::refused;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::kubelet::DRIVER;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::rig::Rig;
@@ -36,20 +37,20 @@ fn with_volumes(rig: &mut Rig, test: impl Fn(&mut Rig, &str, &Path, &Path) -> Re
     rig.kubelet.block_record("pv-b", DRIVER, "nobody")?;
     let data = rig.kubelet.root().join("plugins/kubernetes.io/csi/volumeDevices/pv-b/data");
     fs::remove_file(data.join("vol_data.json"))?;
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    csi.create_volume(create("vol-b", SIZE, block()))?;
-    test(rig, "vol-a", &directory, &beside)?;
-    test(rig, "vol-b", &device, &data)?;
+    csi.create_volume(create(own("vol-a"), SIZE, mount()))?;
+    csi.create_volume(create(own("vol-b"), SIZE, block()))?;
+    test(rig, own("vol-a"), &directory, &beside)?;
+    test(rig, own("vol-b"), &device, &data)?;
     Ok(())
 }
 
 fn attempt(rig: &Rig, id: &str, target: &Path) -> Result<Result<(), tonic::Status>> {
-    let capability = if id == "vol-a" { mount() } else { block() };
+    let capability = if id == own("vol-a") { mount() } else { block() };
     Ok(rig.csi()?.node_publish_volume(publish(id, target, capability)).map(drop))
 }
 
 fn record(rig: &Rig, id: &str, target: &Path, driver: &str, volume: &str) -> Result<()> {
-    if id == "vol-a" {
+    if id == own("vol-a") {
         rig.kubelet.record(target, driver, volume)
     } else {
         rig.kubelet.block_record("pv-b", driver, volume)
@@ -78,7 +79,7 @@ fn a_missing_record_is_refused(rig: &mut Rig) -> Result<()> {
 
 fn a_record_of_another_volume_is_refused(rig: &mut Rig) -> Result<()> {
     with_volumes(rig, |rig, id, target, _| {
-        let other = if id == "vol-a" { "vol-b" } else { "vol-a" };
+        let other = if id == own("vol-a") { own("vol-b") } else { own("vol-a") };
         record(rig, id, target, DRIVER, other)?;
         check_refused(rig, id, target, "another volume")
     })

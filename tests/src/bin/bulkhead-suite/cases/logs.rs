@@ -15,7 +15,7 @@ cases! {
     one_number_leads_from_a_call_to_the_end_of_what_it_deleted: Bare,
     a_client_that_gives_no_number_is_served: Bare,
     every_line_has_a_time_and_the_first_and_the_last_are_said: Bare,
-    an_idle_node_logs_nothing: Bare + OwnIds,
+    an_idle_node_logs_nothing: Bare + Slow,
 }
 
 /// Returns what follows `key=` in a line.

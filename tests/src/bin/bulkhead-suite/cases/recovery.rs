@@ -12,6 +12,7 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::helper::{self, bind, directory_spec, image_spec, unbind, volume};
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::{loops, mounts, processes};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -61,7 +62,7 @@ type Step<'a> = &'a dyn Fn(&Rig) -> Result<()>;
 
 /// The whole life of a volume in CSI calls; after each call the victim is killed, and then the call is repeated.
 fn life(rig: &mut Rig, victim: Victim) -> Result<()> {
-    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+    for (id, capability) in [(own("vol-a"), mount()), (own("vol-b"), block())] {
         let (target, other) = (rig.target(id), rig.target("other"));
         let steps: [Step<'_>; 8] = [
             &|rig| Ok(rig.csi()?.create_volume(create(id, SIZE, capability.clone())).map(drop)?),
@@ -72,7 +73,7 @@ fn life(rig: &mut Rig, victim: Victim) -> Result<()> {
                 let total = rig.csi()?.node_get_volume_stats(stats(id, &target))?.usage[0].total;
                 ensure!(total == 2 * SIZE && mounts::at(&target)?.len() == 1 && mounts::at(&other)?.len() == 1);
                 let devices = loops::backed_by(&rig.pool().device()?)?.len();
-                ensure!(devices == usize::from(id == "vol-b"), "{devices} loop devices");
+                ensure!(devices == usize::from(id == own("vol-b")), "{devices} loop devices");
                 Ok(())
             },
             &|rig| Ok(rig.csi()?.node_unpublish_volume(unpublish(id, &other)).map(drop)?),
@@ -91,13 +92,13 @@ fn life(rig: &mut Rig, victim: Victim) -> Result<()> {
 /// Requests to the helper are smaller steps than calls of CSI.
 fn the_helper_is_killed_between_any_two_requests(rig: &mut Rig) -> Result<()> {
     life(rig, Victim::Helper)?;
-    let id = || volume("vol-c");
+    let id = || volume(own("vol-c"));
     let device = |path| Request::MakeDevice { volume: id(), target: helper::target("work", path), exclusive: false };
     let no_device = |path| Request::RemoveDevice { volume: id(), target: helper::target("work", path) };
     let grown = helper::bytes(u64::try_from(2 * SIZE)?);
     let size = u64::try_from(SIZE)?;
     for request in [
-        helper::create("vol-c", image_spec(size)),
+        helper::create(own("vol-c"), image_spec(size)),
         Request::LoopAttach { volume: id(), read_only: false },
         device("c"),
         Request::GrowImage { volume: id(), size: grown },
@@ -106,11 +107,11 @@ fn the_helper_is_killed_between_any_two_requests(rig: &mut Rig) -> Result<()> {
         no_device("c"),
         no_device("d"),
         Request::LoopDetach { volume: id() },
-        helper::delete("vol-c"),
-        helper::create("vol-d", directory_spec(size)),
-        bind("vol-d", "c"),
-        unbind("vol-d", "c"),
-        helper::delete("vol-d"),
+        helper::delete(own("vol-c")),
+        helper::create(own("vol-d"), directory_spec(size)),
+        bind(own("vol-d"), "c"),
+        unbind(own("vol-d"), "c"),
+        helper::delete(own("vol-d")),
     ] {
         let first = rig.helper()?.ask(&request)?;
         rig.restart_helper()?;
@@ -134,8 +135,8 @@ fn the_frontend_keeps_working_when_the_helper_restarts(rig: &mut Rig) -> Result<
     for round in 0..3 {
         rig.restart_helper()?;
         rig.eventually(10, || csi.check_ready()).with_context(|| format!("not ready in round {round}"))?;
-        csi.create_volume(create("vol-a", SIZE, mount()))?;
-        csi.delete_volume(delete("vol-a"))?;
+        csi.create_volume(create(own("vol-a"), SIZE, mount()))?;
+        csi.delete_volume(delete(own("vol-a")))?;
         // New clients find it at the same path.
         rig.csi()?.probe(ProbeRequest {})?;
     }
@@ -145,12 +146,12 @@ fn the_frontend_keeps_working_when_the_helper_restarts(rig: &mut Rig) -> Result<
 
 fn a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.create_volume(create(own("vol-a"), SIZE, mount()))?;
     rig.kill_helper()?;
-    let answer = csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()));
+    let answer = csi.node_publish_volume(publish(own("vol-a"), &rig.target("a"), mount()));
     refused(answer, Code::Unavailable, "helper")?;
     rig.start_helper()?;
-    rig.eventually(10, || Ok(csi.node_publish_volume(publish("vol-a", &rig.target("a"), mount()))?))?;
+    rig.eventually(10, || Ok(csi.node_publish_volume(publish(own("vol-a"), &rig.target("a"), mount()))?))?;
     Ok(())
 }
 
@@ -170,13 +171,13 @@ fn clients_wait_while_the_frontend_is_away(rig: &mut Rig) -> Result<()> {
 fn half_made_volumes_are_swept(rig: &mut Rig) -> Result<()> {
     rig.kill_helper()?;
     let pool = rig.pool().directory.clone();
-    fs::create_dir_all(pool.join(".making.vol-a/data/deep"))?;
-    fs::create_dir(pool.join(".making.vol-b"))?;
-    fs::write(pool.join(".making.vol-b/image"), vec![1; 1 << 20])?;
+    fs::create_dir_all(pool.join(format!(".making.{}/data/deep", own("vol-a"))))?;
+    fs::create_dir(pool.join(format!(".making.{}", own("vol-b"))))?;
+    fs::write(pool.join(format!(".making.{}/image", own("vol-b"))), vec![1; 1 << 20])?;
     rig.start_helper()?;
     let csi = rig.csi()?;
     // The names are available immediately, whatever remains to be emptied.
-    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+    for (id, capability) in [(own("vol-a"), mount()), (own("vol-b"), block())] {
         rig.eventually(10, || Ok(csi.create_volume(create(id, SIZE, capability.clone()))?))?;
     }
     Ok(())
@@ -192,22 +193,22 @@ fn a_volume_that_is_half_made_again_is_swept_as_well(rig: &mut Rig) -> Result<()
         fs::create_dir(pool.join(format!(".deleted.{}.making.vol-{number}", number + 1)))?;
     }
     rig.start_helper()?;
-    rig.csi()?.create_volume(create("vol-0", SIZE, mount()))?;
-    rig.csi()?.delete_volume(delete("vol-0"))?;
+    rig.csi()?.create_volume(create(own("vol-0"), SIZE, mount()))?;
+    rig.csi()?.delete_volume(delete(own("vol-0")))?;
     rig.eventually(10, || rig.pool().holds(&[]))
 }
 
 fn interrupted_deletes_are_finished(rig: &mut Rig) -> Result<()> {
     let csi = rig.csi()?;
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
-    let outer = rig.pool().volume("vol-a");
+    csi.create_volume(create(own("vol-a"), SIZE, mount()))?;
+    let outer = rig.pool().volume(own("vol-a"));
     for directory in 0..30 {
         fs::create_dir(outer.join(format!("data/{directory}")))?;
         for file in 0..25 {
             fs::write(outer.join(format!("data/{directory}/{file}")), "x")?;
         }
     }
-    csi.delete_volume(delete("vol-a"))?;
+    csi.delete_volume(delete(own("vol-a")))?;
     rig.restart_helper()?;
     rig.eventually(15, || rig.pool().holds(&[]))
 }
@@ -272,21 +273,21 @@ fn a_cancelled_call_runs_to_its_end(rig: &mut Rig) -> Result<()> {
     for round in 0..10 {
         let mut hasty = rig.csi()?;
         hasty.set_limit(Duration::from_micros(200 * round));
-        let _ = hasty.create_volume(create("vol-a", SIZE, block()));
+        let _ = hasty.create_volume(create(own("vol-a"), SIZE, block()));
         let csi = rig.csi()?;
         // While the first call is running, the second one is asked to retry.
-        rig.eventually(5, || Ok(csi.create_volume(create("vol-a", SIZE, block()))?))?;
+        rig.eventually(5, || Ok(csi.create_volume(create(own("vol-a"), SIZE, block()))?))?;
         let target = rig.target("a");
-        let _ = hasty.node_publish_volume(publish("vol-a", &target, block()));
-        rig.eventually(5, || Ok(csi.node_publish_volume(publish("vol-a", &target, block()))?))?;
+        let _ = hasty.node_publish_volume(publish(own("vol-a"), &target, block()));
+        rig.eventually(5, || Ok(csi.node_publish_volume(publish(own("vol-a"), &target, block()))?))?;
         check_published_once(rig, &target)?;
-        let _ = hasty.node_unpublish_volume(unpublish("vol-a", &target));
+        let _ = hasty.node_unpublish_volume(unpublish(own("vol-a"), &target));
         for request in 0..2 {
             rig.eventually(5, || {
                 if request == 0 {
-                    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+                    csi.node_unpublish_volume(unpublish(own("vol-a"), &target))?;
                 } else {
-                    csi.delete_volume(delete("vol-a"))?;
+                    csi.delete_volume(delete(own("vol-a")))?;
                 }
                 Ok(())
             })?;
@@ -322,8 +323,8 @@ fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(rig: &mut Rig) -> Result<
     rig.start()?;
     let target = rig.target("a");
     let fast = parameters(&[("pool", "fast")]);
-    rig.csi()?.create_volume(CreateVolumeRequest { parameters: fast, ..create("vol-a", SIZE, mount()) })?;
-    rig.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    rig.csi()?.create_volume(CreateVolumeRequest { parameters: fast, ..create(own("vol-a"), SIZE, mount()) })?;
+    rig.csi()?.node_publish_volume(publish(own("vol-a"), &target, mount()))?;
     let marker = rig.pools[1].directory.join(".bulkhead");
     let hidden = rig.work().join("marker");
     let content = fs::read(&marker)?;
@@ -332,10 +333,10 @@ fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(rig: &mut Rig) -> Result<
     fs::remove_file(&marker)?;
     rig.start_helper()?;
     let csi = rig.csi()?;
-    refused(csi.delete_volume(delete("vol-a")), Code::FailedPrecondition, "fast")?;
-    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "fast")?;
+    refused(csi.delete_volume(delete(own("vol-a"))), Code::FailedPrecondition, "fast")?;
+    refused(csi.node_unpublish_volume(unpublish(own("vol-a"), &target)), Code::FailedPrecondition, "fast")?;
     // A volume that is definitely in no pool has nothing to unpublish.
-    csi.node_unpublish_volume(unpublish("vol-z", &rig.target("z")))?;
+    csi.node_unpublish_volume(unpublish(own("vol-z"), &rig.target("z")))?;
     ensure!(mounts::at(&target)?.len() == 1);
     rig.kill_helper()?;
     fs::write(&marker, &content)?;
@@ -349,11 +350,11 @@ fn a_pool_mounted_noexec_is_published_the_same_after_a_restart(rig: &mut Rig) ->
     run(Command::new("mount").args(options).arg(&rig.pool().directory))?;
     rig.start()?;
     let target = rig.target("a");
-    rig.csi()?.create_volume(create("vol-a", SIZE, mount()))?;
-    rig.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    rig.csi()?.create_volume(create(own("vol-a"), SIZE, mount()))?;
+    rig.csi()?.node_publish_volume(publish(own("vol-a"), &target, mount()))?;
     ensure!(mounts::at(&target)?[0].has("noexec"), "{:?}", mounts::at(&target)?);
     rig.restart_helper()?;
-    rig.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    rig.csi()?.node_publish_volume(publish(own("vol-a"), &target, mount()))?;
     ensure!(mounts::at(&target)?.len() == 1);
     Ok(())
 }

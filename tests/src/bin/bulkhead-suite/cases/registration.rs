@@ -20,7 +20,7 @@ cases! {
     the_registry_holds_one_socket_and_no_half_made_one,
     a_socket_that_was_removed_comes_back_with_the_next_start,
     a_socket_that_was_removed_comes_back_by_itself: Long,
-    a_registration_socket_that_was_removed_comes_back_by_itself,
+    a_registration_socket_that_was_removed_comes_back_by_itself: Slow,
 }
 
 fn get_info(rig: &Rig) -> Result<PluginInfo> {

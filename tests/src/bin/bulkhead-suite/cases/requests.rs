@@ -7,6 +7,7 @@ use bulkhead_protocol::{ErrorKind, Inodes, MAX_LISTED, MountFlags, Reply, Reques
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::rig::Rig;
 use rustix::fs::statvfs;
@@ -33,66 +34,66 @@ const SIZE: u64 = 16 << 20;
 
 fn a_directory_volume_lives_and_dies(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    ensure!(helper.ask(&create("vol-a", directory_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
-    ensure!(helper.ask(&bind("vol-a", "a"))? == Reply::Done);
-    ensure!(helper.ask(&bind("vol-a", "a"))? == Reply::Done);
+    ensure!(helper.ask(&create(own("vol-a"), directory_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
+    ensure!(helper.ask(&bind(own("vol-a"), "a"))? == Reply::Done);
+    ensure!(helper.ask(&bind(own("vol-a"), "a"))? == Reply::Done);
     let found = mounts::at(&rig.target("a"))?;
     ensure!(found.len() == 1 && found[0].has("nosuid") && found[0].has("nodev"), "{found:?}");
-    denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
+    denied(helper.request(&delete(own("vol-a")))?, ErrorKind::InUse, own("vol-a"))?;
     for _ in 0..2 {
-        ensure!(helper.ask(&unbind("vol-a", "a"))? == Reply::Done);
+        ensure!(helper.ask(&unbind(own("vol-a"), "a"))? == Reply::Done);
     }
     for _ in 0..2 {
-        ensure!(helper.ask(&delete("vol-a"))? == Reply::Done);
+        ensure!(helper.ask(&delete(own("vol-a")))? == Reply::Done);
     }
     Ok(())
 }
 
 fn a_block_volume_lives_and_dies(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    ensure!(helper.ask(&create("vol-a", image_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
+    ensure!(helper.ask(&create(own("vol-a"), image_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
     for _ in 0..2 {
-        helper.ask_all([attach("vol-a"), make_device("vol-a", "a")])?;
+        helper.ask_all([attach(own("vol-a")), make_device(own("vol-a"), "a")])?;
     }
     ensure!(mounts::at(&rig.target("a"))?.len() == 1);
     ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1);
     for _ in 0..2 {
-        helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
+        helper.ask_all([remove_device(own("vol-a"), "a"), detach(own("vol-a"))])?;
     }
     // A device that is attached but not published is removed with its volume.
-    helper.ask_all([attach("vol-a"), delete("vol-a")])
+    helper.ask_all([attach(own("vol-a")), delete(own("vol-a"))])
 }
 
 fn create_compares_all_settings(rig: &mut Rig) -> Result<()> {
     use bulkhead_protocol::{NameHash, VolumeSpec};
     let helper = rig.helper()?;
     let spec = directory_spec(SIZE);
-    helper.ask(&create("vol-a", spec))?;
-    ensure!(helper.ask(&create("vol-a", spec))? == Reply::Size(bytes(SIZE)));
+    helper.ask(&create(own("vol-a"), spec))?;
+    ensure!(helper.ask(&create(own("vol-a"), spec))? == Reply::Size(bytes(SIZE)));
     let named = VolumeSpec { name_hash: NameHash([8; 32]), ..spec };
     for other in [named, directory_spec_with(SIZE, 4097), image_spec(SIZE)] {
-        denied(helper.request(&create("vol-a", other))?, ErrorKind::AlreadyExists, "vol-a")?;
+        denied(helper.request(&create(own("vol-a"), other))?, ErrorKind::AlreadyExists, own("vol-a"))?;
     }
     Ok(())
 }
 
 fn requests_of_the_other_kind_are_refused(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
+    helper.ask_all([create(own("vol-a"), directory_spec(SIZE)), create(own("vol-b"), image_spec(SIZE))])?;
     let grow = |id| Request::GrowImage { volume: volume(id), size: bytes(2 * SIZE) };
     let inodes = Inodes::try_from(4096)?;
     let set = |id| Request::SetQuota { volume: volume(id), size: bytes(2 * SIZE), inodes };
     for (request, id) in [
-        (attach("vol-a"), "vol-a"),
-        (make_device("vol-a", "a"), "vol-a"),
-        (remove_device("vol-a", "a"), "vol-a"),
-        (Request::LoopResize { volume: volume("vol-a") }, "vol-a"),
-        (grow("vol-a"), "vol-a"),
-        (set("vol-b"), "vol-b"),
-        (Request::SetInodes { volume: volume("vol-b"), inodes }, "vol-b"),
-        (Request::Allocate { volume: volume("vol-a") }, "vol-a"),
-        (bind("vol-b", "b"), "vol-b"),
-        (unbind("vol-b", "b"), "vol-b"),
+        (attach(own("vol-a")), own("vol-a")),
+        (make_device(own("vol-a"), "a"), own("vol-a")),
+        (remove_device(own("vol-a"), "a"), own("vol-a")),
+        (Request::LoopResize { volume: volume(own("vol-a")) }, own("vol-a")),
+        (grow(own("vol-a")), own("vol-a")),
+        (set(own("vol-b")), own("vol-b")),
+        (Request::SetInodes { volume: volume(own("vol-b")), inodes }, own("vol-b")),
+        (Request::Allocate { volume: volume(own("vol-a")) }, own("vol-a")),
+        (bind(own("vol-b"), "b"), own("vol-b")),
+        (unbind(own("vol-b"), "b"), own("vol-b")),
     ] {
         denied(helper.request(&request)?, ErrorKind::WrongKind, id).with_context(|| format!("{request:?}"))?;
     }
@@ -103,19 +104,21 @@ fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(rig: &mut Rig)
     let helper = rig.helper()?;
     let inodes = Inodes::try_from(4096)?;
     for request in [
-        bind("vol-z", "a"),
-        attach("vol-z"),
-        make_device("vol-z", "a"),
-        Request::LoopResize { volume: volume("vol-z") },
-        Request::GrowImage { volume: volume("vol-z"), size: bytes(SIZE) },
-        Request::SetQuota { volume: volume("vol-z"), size: bytes(SIZE), inodes },
-        Request::SetInodes { volume: volume("vol-z"), inodes },
-        Request::Allocate { volume: volume("vol-z") },
-        Request::Usage { volume: volume("vol-z"), target: None },
+        bind(own("vol-z"), "a"),
+        attach(own("vol-z")),
+        make_device(own("vol-z"), "a"),
+        Request::LoopResize { volume: volume(own("vol-z")) },
+        Request::GrowImage { volume: volume(own("vol-z")), size: bytes(SIZE) },
+        Request::SetQuota { volume: volume(own("vol-z")), size: bytes(SIZE), inodes },
+        Request::SetInodes { volume: volume(own("vol-z")), inodes },
+        Request::Allocate { volume: volume(own("vol-z")) },
+        Request::Usage { volume: volume(own("vol-z")), target: None },
     ] {
-        denied(helper.request(&request)?, ErrorKind::NotFound, "vol-z").with_context(|| format!("{request:?}"))?;
+        denied(helper.request(&request)?, ErrorKind::NotFound, own("vol-z")).with_context(|| format!("{request:?}"))?;
     }
-    for request in [unbind("vol-z", "a"), remove_device("vol-z", "a"), detach("vol-z"), delete("vol-z")] {
+    for request in
+        [unbind(own("vol-z"), "a"), remove_device(own("vol-z"), "a"), detach(own("vol-z")), delete(own("vol-z"))]
+    {
         ensure!(helper.ask(&request)? == Reply::Done, "{request:?}");
     }
     Ok(())
@@ -123,40 +126,40 @@ fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(rig: &mut Rig)
 
 fn an_unknown_pool_or_directory_is_refused(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    denied(helper.request(&create_in("other", "vol-a", directory_spec(SIZE)))?, ErrorKind::Invalid, "other")?;
+    denied(helper.request(&create_in("other", own("vol-a"), directory_spec(SIZE)))?, ErrorKind::Invalid, "other")?;
     denied(helper.request(&Request::PoolStatus { pool: "other".parse()? })?, ErrorKind::Invalid, "other")?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
     let flags = MountFlags::default();
     let request =
-        Request::BindMount { volume: volume("vol-a"), target: target("elsewhere", "a"), flags, exclusive: false };
+        Request::BindMount { volume: volume(own("vol-a")), target: target("elsewhere", "a"), flags, exclusive: false };
     denied(helper.request(&request)?, ErrorKind::Refused, "elsewhere")
 }
 
 fn exclusive_means_one_target(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask_all([bind_exclusively("vol-a", "a"), bind_exclusively("vol-a", "a")])?;
-    denied(helper.request(&bind_exclusively("vol-a", "b"))?, ErrorKind::InUse, "vol-a")?;
+    helper.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
+    helper.ask_all([bind_exclusively(own("vol-a"), "a"), bind_exclusively(own("vol-a"), "a")])?;
+    denied(helper.request(&bind_exclusively(own("vol-a"), "b"))?, ErrorKind::InUse, own("vol-a"))?;
     ensure!(!rig.target("b").exists());
     // It is not remembered: a publish that does not ask to be exclusive is not exclusive.
-    helper.ask(&bind("vol-a", "b")).map(drop)
+    helper.ask(&bind(own("vol-a"), "b")).map(drop)
 }
 
 fn a_device_needs_an_attached_loop(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", image_spec(SIZE)))?;
-    denied(helper.request(&make_device("vol-a", "a"))?, ErrorKind::Invalid, "attach it first")?;
+    helper.ask(&create(own("vol-a"), image_spec(SIZE)))?;
+    denied(helper.request(&make_device(own("vol-a"), "a"))?, ErrorKind::Invalid, "attach it first")?;
     ensure!(!rig.target("a").exists());
-    ensure!(helper.ask(&Request::LoopResize { volume: volume("vol-a") })? == Reply::Size(bytes(SIZE)));
+    ensure!(helper.ask(&Request::LoopResize { volume: volume(own("vol-a")) })? == Reply::Size(bytes(SIZE)));
     Ok(())
 }
 
 fn a_published_device_is_not_detached(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")])?;
-    denied(helper.request(&detach("vol-a"))?, ErrorKind::InUse, "vol-a")?;
-    denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
-    let read_only = Request::LoopAttach { volume: volume("vol-a"), read_only: true };
+    helper.ask_all([create(own("vol-a"), image_spec(SIZE)), attach(own("vol-a")), make_device(own("vol-a"), "a")])?;
+    denied(helper.request(&detach(own("vol-a")))?, ErrorKind::InUse, own("vol-a"))?;
+    denied(helper.request(&delete(own("vol-a")))?, ErrorKind::InUse, own("vol-a"))?;
+    let read_only = Request::LoopAttach { volume: volume(own("vol-a")), read_only: true };
     denied(helper.request(&read_only)?, ErrorKind::InUse, "read-write")
 }
 
@@ -185,14 +188,14 @@ fn lists_are_paged_in_order(rig: &mut Rig) -> Result<()> {
 
 fn usage_of_a_volume_without_a_target(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
-    let usage = helper.usage("vol-a", None)?;
+    helper.ask_all([create(own("vol-a"), directory_spec(SIZE)), bind(own("vol-a"), "a")])?;
+    let usage = helper.usage(own("vol-a"), None)?;
     ensure!(usage.targets == 1 && usage.spec == directory_spec(SIZE) && usage.pool.as_str() == "default", "{usage:?}");
-    let here = Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) };
+    let here = Request::Usage { volume: volume(own("vol-a")), target: Some(target("work", "a")) };
     helper.ask(&here)?;
-    let elsewhere = Request::Usage { volume: volume("vol-a"), target: Some(target("work", "b")) };
+    let elsewhere = Request::Usage { volume: volume(own("vol-a")), target: Some(target("work", "b")) };
     denied(helper.request(&elsewhere)?, ErrorKind::NotFound, "work:b")?;
-    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask(&unbind(own("vol-a"), "a"))?;
     denied(helper.request(&here)?, ErrorKind::NotFound, "work:a")
 }
 
@@ -218,15 +221,15 @@ fn listening_sockets_are_passed_and_kept(rig: &mut Rig) -> Result<()> {
 
 fn growing_never_shrinks(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
+    helper.ask_all([create(own("vol-a"), directory_spec(SIZE)), create(own("vol-b"), image_spec(SIZE))])?;
     let inodes = Inodes::try_from(1)?;
     for (wanted, given) in [(SIZE / 2, SIZE), (2 * SIZE, 2 * SIZE), (SIZE, 2 * SIZE)] {
-        let set = Request::SetQuota { volume: volume("vol-a"), size: bytes(wanted), inodes };
+        let set = Request::SetQuota { volume: volume(own("vol-a")), size: bytes(wanted), inodes };
         ensure!(helper.ask(&set)? == Reply::Size(bytes(given)));
-        let grow = Request::GrowImage { volume: volume("vol-b"), size: bytes(wanted) };
+        let grow = Request::GrowImage { volume: volume(own("vol-b")), size: bytes(wanted) };
         ensure!(helper.ask(&grow)? == Reply::Size(bytes(given)));
     }
-    let image = std::fs::metadata(rig.pool().image("vol-b"))?;
+    let image = std::fs::metadata(rig.pool().image(own("vol-b")))?;
     ensure!(image.len() == 2 * SIZE, "{} bytes", image.len());
     Ok(())
 }
@@ -256,7 +259,7 @@ fn a_pool_tells_how_many_inodes_are_left(rig: &mut Rig) -> Result<()> {
         ensure!((inodes, free_inodes) == found, "{told:?} instead of {found:?}");
         Ok(free_inodes)
     };
-    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a")])?;
+    helper.ask_all([create(own("vol-a"), directory_spec(SIZE)), bind(own("vol-a"), "a")])?;
     let before = counted()?;
     for number in 0..FILES {
         std::fs::File::create(rig.target("a").join(number.to_string()))?;

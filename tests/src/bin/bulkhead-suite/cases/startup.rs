@@ -13,6 +13,7 @@ use bulkhead_tests::csi::v1::CreateVolumeRequest;
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::expect::{denied, refused};
 use bulkhead_tests::helper::{HelperClient, create, delete, directory_spec};
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::rig::Rig;
@@ -66,8 +67,8 @@ fn check_serves_without(rig: &mut Rig, pool: &str, part: &str) -> Result<()> {
 fn check_is_mended(rig: &mut Rig) -> Result<()> {
     rig.await_end_of_helper(rig.patience(Duration::from_secs(60)))?;
     let helper = rig.started_helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&delete("vol-a")).map(drop)
+    helper.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
+    helper.ask(&delete(own("vol-a"))).map(drop)
 }
 
 fn doubtful_command_lines_are_refused_with_a_sentence(rig: &mut Rig) -> Result<()> {
@@ -132,9 +133,9 @@ fn an_empty_mounted_pool_is_marked_at_the_first_start(rig: &mut Rig) -> Result<(
     rig.start()?;
     ensure!(directory.join(".bulkhead").exists());
     let csi = rig.csi()?;
-    csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
+    csi.create_volume(csi::create(own("vol-a"), 1 << 20, csi::mount()))?;
     rig.restart_helper()?;
-    csi.delete_volume(csi::delete("vol-a"))?;
+    csi.delete_volume(csi::delete(own("vol-a")))?;
     Ok(())
 }
 
@@ -160,9 +161,9 @@ fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(rig: &mut
     let fast = rig.pools[1].directory.clone();
     mounts::unmount_all(&fast)?;
     let csi = rig.started_csi()?;
-    csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
+    csi.create_volume(csi::create(own("vol-a"), 1 << 20, csi::mount()))?;
     let pairs = csi::parameters(&[("pool", "fast")]);
-    let request = CreateVolumeRequest { parameters: pairs, ..csi::create("vol-b", 1 << 20, csi::mount()) };
+    let request = CreateVolumeRequest { parameters: pairs, ..csi::create(own("vol-b"), 1 << 20, csi::mount()) };
     refused(csi.create_volume(request), Code::ResourceExhausted, "fast")?;
     let helper = rig.helper()?;
     denied(helper.request(&Request::PoolStatus { pool: "fast".parse()? })?, ErrorKind::PoolBroken, "")?;
@@ -295,19 +296,19 @@ fn a_pool_that_is_unmounted_on_the_host_says_so_until_it_is_back(rig: &mut Rig) 
 fn a_pool_whose_mount_vanished_still_has_its_volumes(rig: &mut Rig) -> Result<()> {
     let csi = rig.started_csi()?;
     let target = rig.target("a");
-    csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
-    csi.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
+    csi.create_volume(csi::create(own("vol-a"), 1 << 20, csi::mount()))?;
+    csi.node_publish_volume(csi::publish(own("vol-a"), &target, csi::mount()))?;
     fs::write(target.join("file"), "content")?;
     // The host unmounts the pool, but the helper and the volume's users keep the filesystem in use.
     let directory = rig.pool().directory.clone();
     mounts::unmount_all(&directory)?;
     ensure!(fs::read(target.join("file"))? == b"content");
-    csi.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
-    csi.create_volume(csi::create("vol-b", 1 << 20, csi::mount()))?;
-    csi.delete_volume(csi::delete("vol-b"))?;
+    csi.node_publish_volume(csi::publish(own("vol-a"), &target, csi::mount()))?;
+    csi.create_volume(csi::create(own("vol-b"), 1 << 20, csi::mount()))?;
+    csi.delete_volume(csi::delete(own("vol-b")))?;
     ensure!(fs::read_dir(&directory)?.count() == 0, "something was written below the mount point");
-    csi.node_unpublish_volume(csi::unpublish("vol-a", &target))?;
-    csi.delete_volume(csi::delete("vol-a"))?;
+    csi.node_unpublish_volume(csi::unpublish(own("vol-a"), &target))?;
+    csi.delete_volume(csi::delete(own("vol-a")))?;
     // The helper was the last user: once it ends, the disk can be mounted again.
     rig.stop()?;
     rig.eventually(10, || mount_image(&rig.run_options, &directory.with_extension("disk"), &directory))?;
@@ -406,6 +407,6 @@ fn a_stale_socket_is_replaced(rig: &mut Rig) -> Result<()> {
     drop(std::os::unix::net::UnixListener::bind(rig.kubelet.registration_socket())?);
     rig.start()?;
     let helper = rig.helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
     Ok(())
 }

@@ -5,6 +5,7 @@ use bulkhead_protocol::{ErrorKind, Reply, Request, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::pool::RECORD;
 use bulkhead_tests::rig::Rig;
@@ -31,12 +32,12 @@ const SIZE: u64 = 16 << 20;
 
 /// Volumes of both kinds.
 fn kinds() -> [(&'static str, VolumeSpec); 2] {
-    [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))]
+    [(own("vol-a"), directory_spec(SIZE)), (own("vol-b"), image_spec(SIZE))]
 }
 
 /// The requests that publish a volume with this name, and those that unpublish it.
 fn publishing(id: &str) -> (Vec<Request>, Vec<Request>) {
-    if id == "vol-a" {
+    if id == own("vol-a") {
         return (vec![bind(id, id)], vec![unbind(id, id)]);
     }
     (vec![attach(id), make_device(id, id)], vec![remove_device(id, id), detach(id)])
@@ -97,9 +98,9 @@ fn what_is_published_is_refused(rig: &mut Rig) -> Result<()> {
 }
 
 fn an_attached_image_counts_as_used(rig: &mut Rig) -> Result<()> {
-    rig.helper()?.ask(&create("vol-b", image_spec(SIZE)))?;
-    rig.helper()?.ask(&attach("vol-b"))?;
-    check_refused(rig, "vol-b")?;
+    rig.helper()?.ask(&create(own("vol-b"), image_spec(SIZE)))?;
+    rig.helper()?.ask(&attach(own("vol-b")))?;
+    check_refused(rig, own("vol-b"))?;
     ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1, "the device is gone");
     Ok(())
 }
@@ -119,14 +120,15 @@ fn a_kill_at_any_moment_forgets_no_use(rig: &mut Rig) -> Result<()> {
 }
 
 fn growing_is_no_use(rig: &mut Rig) -> Result<()> {
-    use bulkhead_protocol::Inodes;
+    use bulkhead_protocol::{Inodes, VolumeKind};
     let inodes = Inodes::try_from(8192)?;
     for (id, spec) in kinds() {
         rig.helper()?.ask(&create(id, spec))?;
         let size = bytes(2 * SIZE);
-        rig.helper()?.ask(&match id {
-            "vol-a" => Request::SetQuota { volume: volume(id), size, inodes },
-            _ => Request::GrowImage { volume: volume(id), size },
+        let is_directory = matches!(spec.kind, VolumeKind::Directory { .. });
+        rig.helper()?.ask(&match is_directory {
+            true => Request::SetQuota { volume: volume(id), size, inodes },
+            false => Request::GrowImage { volume: volume(id), size },
         })?;
         rig.restarted_helper()?.ask(&discard(id))?;
     }
@@ -136,8 +138,12 @@ fn growing_is_no_use(rig: &mut Rig) -> Result<()> {
 /// The purpose of the first publish makes no difference.
 fn reading_is_a_use(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind_read_only("vol-a", "a"), unbind("vol-a", "a")])?;
-    check_refused(rig, "vol-a")
+    helper.ask_all([
+        create(own("vol-a"), directory_spec(SIZE)),
+        bind_read_only(own("vol-a"), "a"),
+        unbind(own("vol-a"), "a"),
+    ])?;
+    check_refused(rig, own("vol-a"))
 }
 
 /// The record of a volume as written by a helper that does not know the mark.
@@ -156,14 +162,14 @@ fn a_record_without_the_mark_may_hold_data(rig: &mut Rig) -> Result<()> {
 }
 
 fn one_that_is_not_there_is_deleted_already(rig: &mut Rig) -> Result<()> {
-    ensure!(rig.helper()?.ask(&discard("vol-x"))? == Reply::Done);
+    ensure!(rig.helper()?.ask(&discard(own("vol-x")))? == Reply::Done);
     Ok(())
 }
 
 fn a_name_made_anew_is_unused_again(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", directory_spec(SIZE)), bind("vol-a", "a"), unbind("vol-a", "a")])?;
-    helper.ask_all([delete("vol-a"), create("vol-a", directory_spec(SIZE)), discard("vol-a")])
+    helper.ask_all([create(own("vol-a"), directory_spec(SIZE)), bind(own("vol-a"), "a"), unbind(own("vol-a"), "a")])?;
+    helper.ask_all([delete(own("vol-a")), create(own("vol-a"), directory_spec(SIZE)), discard(own("vol-a"))])
 }
 
 /// Starts a helper whose calls can be made to fail, and makes volumes.
@@ -189,7 +195,7 @@ fn a_deletion_that_fails_leaves_a_volume_that_can_be_used(rig: &mut Rig) -> Resu
                 let answer = rig.helper()?.request(&discard(id))?;
                 ensure!(answer.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Io(_))), "{answer:?}");
                 let made = rig.helper()?.request(&create(id, spec))?;
-                let is_there = id == "vol-b" || rig.pool().volume(id).join("data").is_dir();
+                let is_there = id == own("vol-b") || rig.pool().volume(id).join("data").is_dir();
                 ensure!(is_there || made.is_err(), "{calls}: Create answers {made:?} without content");
                 ensure!(made.is_ok() || calls != "renameat2,fchmod", "{calls}: Create answers {made:?}");
                 drop(broken);
@@ -216,7 +222,7 @@ fn a_publish_that_fails_is_no_use(rig: &mut Rig) -> Result<()> {
     start_to_fail(rig)?;
     for restart in [false, true] {
         // Nothing is mounted; and no loop device is made.
-        for (id, calls) in [("vol-a", "move_mount"), ("vol-b", "mknodat")] {
+        for (id, calls) in [(own("vol-a"), "move_mount"), (own("vol-b"), "mknodat")] {
             let broken = failing(rig, calls, "ENOMEM")?;
             let answer = rig.helper()?.request(&publishing(id).0[0])?;
             ensure!(answer.is_err(), "{calls} fails, and it is answered {answer:?}");
@@ -248,8 +254,8 @@ fn a_use_that_cannot_be_taken_back_stays(rig: &mut Rig) -> Result<()> {
     // Each thread counts its own calls, and a connection has one.
     let client = rig.helper()?;
     let broken = Tracer::follow_processes(&[rig.helper_pid()?], "/dev/null".as_ref(), &second)?;
-    ensure!(client.request(&bind("vol-a", "vol-a"))?.is_err());
+    ensure!(client.request(&bind(own("vol-a"), own("vol-a")))?.is_err());
     drop(broken);
-    check_refused(rig, "vol-a")?;
-    rig.helper()?.ask_all([bind("vol-a", "vol-a"), unbind("vol-a", "vol-a"), delete("vol-a")])
+    check_refused(rig, own("vol-a"))?;
+    rig.helper()?.ask_all([bind(own("vol-a"), own("vol-a")), unbind(own("vol-a"), own("vol-a")), delete(own("vol-a"))])
 }

@@ -84,8 +84,8 @@ fn label(device: &Path, label: &str) -> Result<()> {
 /// Makes udev look at a device, and waits until it has.
 fn look_again(device: &Path) -> Result<()> {
     let name = device.file_name().context("a device without a name")?;
-    run(Command::new("udevadm").args(["trigger", "--action=change"]).arg(Path::new("/sys/class/block").join(name)))?;
-    run(Command::new("udevadm").arg("settle"))
+    let device = Path::new("/sys/class/block").join(name);
+    run(Command::new("udevadm").args(["trigger", "--action=change", "--settle"]).arg(device))
 }
 
 /// The links below /dev/disk that point to a device.

@@ -13,7 +13,7 @@ use rustix::fs::statvfs;
 use super::frozen::Frozen;
 
 cases! {
-    a_frozen_pool_does_not_keep_others_from_being_emptied: Filesystem + Bare + OwnIds,
+    a_frozen_pool_does_not_keep_others_from_being_emptied: Filesystem + Bare,
 }
 
 const MIB: u64 = 1 << 20;

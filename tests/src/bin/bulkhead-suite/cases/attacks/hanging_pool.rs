@@ -17,10 +17,10 @@ use bulkhead_tests::run_options::PoolFilesystem;
 use super::frozen::Frozen;
 
 cases! {
-    creations_that_hang_leave_threads_for_other_pools: Bare + OwnIds,
-    creations_that_hang_leave_connections_for_other_pools: Bare + OwnIds,
-    a_start_beside_a_frozen_pool_serves_the_others: Bare + Filesystem + OwnIds,
-    the_status_of_a_frozen_pool_is_answered: Bare + Filesystem + OwnIds,
+    creations_that_hang_leave_threads_for_other_pools: Bare + Slow,
+    creations_that_hang_leave_connections_for_other_pools: Bare,
+    a_start_beside_a_frozen_pool_serves_the_others: Bare + Filesystem + Slow,
+    the_status_of_a_frozen_pool_is_answered: Bare + Filesystem,
 }
 
 const SIZE: u64 = 16 << 20;

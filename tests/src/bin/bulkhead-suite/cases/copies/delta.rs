@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use bulkhead_protocol::Range;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::random::Random;
 use bulkhead_tests::rig::Rig;
 
@@ -30,8 +31,12 @@ fn blocks(path: &Path) -> Result<Vec<Vec<u8>>> {
 
 fn every_block_that_differs_is_told_and_no_other(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")])?;
-    let (device, mut random) = (rig.target("vol-a"), Random::new(7));
+    helper.ask_all([
+        create(own("vol-a"), image_spec(SIZE)),
+        attach(own("vol-a")),
+        make_device(own("vol-a"), own("vol-a")),
+    ])?;
+    let (device, mut random) = (rig.target(own("vol-a")), Random::new(7));
     let count = usize::try_from(SIZE / BLOCK)?;
     let mut rewritten = Vec::new();
     for round in 1..=3_u8 {
@@ -40,7 +45,7 @@ fn every_block_that_differs_is_told_and_no_other(rig: &mut Rig) -> Result<()> {
             fill(&device, round, block * BLOCK, BLOCK)?;
             rewritten.push((round, block));
         }
-        take(&helper, "vol-a", &format!("snap-{round}"))?;
+        take(&helper, own("vol-a"), &format!("snap-{round}"))?;
     }
     let images = [1, 2, 3].map(|round| blocks(&rig.pool().image(&format!("snap-{round}"))));
     let [one, two, three] = images;

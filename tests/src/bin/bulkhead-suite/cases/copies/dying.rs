@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::pool::{mount_anew, output, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
@@ -28,7 +29,7 @@ const SIZE: u64 = 4 << 20;
 const CALLS: [&str; 4] = ["fsync", "fsetxattr", "ftruncate", "renameat2"];
 
 fn a_pool_that_shuts_down_while_a_snapshot_is_taken(rig: &mut Rig) -> Result<()> {
-    each_call(rig, &create_snapshot("vol-a", "new"))
+    each_call(rig, &create_snapshot(own("vol-a"), "new"))
 }
 
 fn a_pool_that_shuts_down_while_a_snapshot_is_restored(rig: &mut Rig) -> Result<()> {
@@ -36,7 +37,7 @@ fn a_pool_that_shuts_down_while_a_snapshot_is_restored(rig: &mut Rig) -> Result<
 }
 
 fn a_pool_that_shuts_down_while_a_volume_is_cloned(rig: &mut Rig) -> Result<()> {
-    each_call(rig, &create_from("new", image_spec(SIZE), "vol-a"))
+    each_call(rig, &create_from("new", image_spec(SIZE), own("vol-a")))
 }
 
 fn each_call(rig: &mut Rig, request: &Request) -> Result<()> {
@@ -54,11 +55,15 @@ fn each_call(rig: &mut Rig, request: &Request) -> Result<()> {
 
 fn dies_in(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")])?;
-    fill(&rig.target("vol-a"), 1, 0, SIZE)?;
-    take(&helper, "vol-a", "snap-1")?;
-    helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
-    fill(&rig.target("vol-a"), 2, 0, SIZE)?;
+    helper.ask_all([
+        create(own("vol-a"), image_spec(SIZE)),
+        attach(own("vol-a")),
+        make_device(own("vol-a"), own("vol-a")),
+    ])?;
+    fill(&rig.target(own("vol-a")), 1, 0, SIZE)?;
+    take(&helper, own("vol-a"), "snap-1")?;
+    helper.ask(&create_from(own("vol-b"), image_spec(SIZE), "snap-1"))?;
+    fill(&rig.target(own("vol-a")), 2, 0, SIZE)?;
     let process = rig.helper_pid()?;
     let delayed = Tracer::delay(process, call, rig.patience(Duration::from_secs(30)))?;
     helper.send(&encode(request)?)?;
@@ -67,7 +72,7 @@ fn dies_in(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
     drop(delayed);
     let response: Response = decode(&helper.receive()?.context("the connection is closed")?)?;
     let told = response.err().context("it is answered as done")?;
-    ensure!(told.message.as_str().contains("new") || told.message.as_str().contains("vol-a"), "{told}");
+    ensure!(told.message.as_str().contains("new") || told.message.as_str().contains(own("vol-a")), "{told}");
     check_dead(rig, request)?;
     repair(rig)?;
     check_kept(rig, request)
@@ -82,12 +87,17 @@ fn check_dead(rig: &Rig, request: &Request) -> Result<()> {
     }
     let status = helper.pool_status("default")?;
     ensure!(status.conditions.as_slice().contains(&Condition::ShutDown) && status.available == 0, "{status:?}");
-    ensure!(helper.request(&create_snapshot("vol-b", "snap-b"))?.is_err(), "a snapshot is taken on a dead disk");
-    let other = create_in("other", "vol-o", image_spec(SIZE));
-    helper.ask_all([other, create_snapshot("vol-o", "snap-o"), delete("vol-o"), delete_snapshot("snap-o")])?;
+    ensure!(helper.request(&create_snapshot(own("vol-b"), "snap-b"))?.is_err(), "a snapshot is taken on a dead disk");
+    let other = create_in("other", own("vol-o"), image_spec(SIZE));
+    helper.ask_all([
+        other,
+        create_snapshot(own("vol-o"), "snap-o"),
+        delete(own("vol-o")),
+        delete_snapshot("snap-o"),
+    ])?;
     // The volume can be taken from its pod.
-    helper.ask(&remove_device("vol-a", "vol-a"))?;
-    helper.ask(&detach("vol-a")).map(drop)
+    helper.ask(&remove_device(own("vol-a"), own("vol-a")))?;
+    helper.ask(&detach(own("vol-a"))).map(drop)
 }
 
 /// Mounts the pool anew, which repairs it, and starts another helper.
@@ -101,19 +111,19 @@ pub fn repair(rig: &mut Rig) -> Result<()> {
 fn check_kept(rig: &Rig, request: &Request) -> Result<()> {
     let helper = rig.helper()?;
     ensure!(listed(&helper, None)?.iter().any(|found| found.snapshot == volume("snap-1")), "a snapshot is lost");
-    for id in [volume("vol-a"), volume("vol-b")] {
+    for id in [volume(own("vol-a")), volume(own("vol-b"))] {
         ensure!(helper.volumes()?.contains(&id), "{id} is lost");
     }
     check_filled(&rig.pool().image("snap-1"), 1, 0, SIZE)?;
-    check_filled(&rig.pool().image("vol-b"), 1, 0, SIZE)?;
-    check_filled(&rig.pool().image("vol-a"), 2, 0, SIZE)?;
+    check_filled(&rig.pool().image(own("vol-b")), 1, 0, SIZE)?;
+    check_filled(&rig.pool().image(own("vol-a")), 2, 0, SIZE)?;
     helper.ask_patiently(request)?;
     let of_snapshot = matches!(request, Request::CreateFrom { source, .. } if *source == volume("snap-1"));
     check_filled(&rig.pool().image("new"), if of_snapshot { 1 } else { 2 }, 0, SIZE)?;
-    rig.eventually(10, || rig.pool().holds(&["new", "snap-1", "vol-a", "vol-b"]))?;
+    rig.eventually(10, || rig.pool().holds(&["new", "snap-1", own("vol-a"), own("vol-b")]))?;
     let is_snapshot = matches!(request, Request::CreateSnapshot { .. });
     let last = if is_snapshot { delete_snapshot("new") } else { delete("new") };
-    helper.ask_all([last, delete_snapshot("snap-1"), delete("vol-a"), delete("vol-b")])?;
+    helper.ask_all([last, delete_snapshot("snap-1"), delete(own("vol-a")), delete(own("vol-b"))])?;
     rig.eventually(10, || {
         let (entries, status) = (rig.pool().entries()?, helper.pool_status("default")?);
         ensure!(entries.is_empty() && status.promised == 0 && status.emptying == 0, "{entries:?} {status:?}");
@@ -129,10 +139,11 @@ fn copy_unit(rig: &Rig, id: &str) -> Result<String> {
 fn a_copy_that_fails_leaves_its_source_as_it_was(rig: &mut Rig) -> Result<()> {
     rig.helper_flags.push("--seccomp=log".to_owned());
     let helper = rig.started_helper()?;
-    helper.ask(&create("vol-a", image_spec(1 << 20)))?;
-    let before = copy_unit(rig, "vol-a")?;
+    helper.ask(&create(own("vol-a"), image_spec(1 << 20)))?;
+    let before = copy_unit(rig, own("vol-a"))?;
     ensure!(before.starts_with("[0]"), "{before}");
-    let copies = [create_snapshot("vol-a", "snap-a"), create_from("vol-c", image_spec(1 << 20), "vol-a")];
+    let copies =
+        [create_snapshot(own("vol-a"), "snap-a"), create_from(own("vol-c"), image_spec(1 << 20), own("vol-a"))];
     for call in ["fsync", "mkdirat", "renameat2"] {
         let broken = Tracer::fail(rig.helper_pid()?, call, "EIO", "1+")?;
         for copy in &copies {
@@ -140,15 +151,15 @@ fn a_copy_that_fails_leaves_its_source_as_it_was(rig: &mut Rig) -> Result<()> {
             ensure!(answer.is_err(), "{call} fails, and it is answered {answer:?}");
         }
         drop(broken);
-        ensure!(copy_unit(rig, "vol-a")? == before, "{call}: {}", copy_unit(rig, "vol-a")?);
+        ensure!(copy_unit(rig, own("vol-a"))? == before, "{call}: {}", copy_unit(rig, own("vol-a"))?);
     }
     // What a copy has set stays for the next, even if that fails.
     rig.helper()?.ask_patiently(&copies[0])?;
-    let set = copy_unit(rig, "vol-a")?;
+    let set = copy_unit(rig, own("vol-a"))?;
     ensure!(set.starts_with("[4096]"), "{set}");
     let broken = Tracer::fail(rig.helper_pid()?, "mkdirat", "EIO", "1+")?;
     ensure!(rig.helper()?.request(&copies[1])?.is_err());
     drop(broken);
-    ensure!(copy_unit(rig, "vol-a")? == set);
-    rig.helper()?.ask_all([copies[1].clone(), delete_snapshot("snap-a"), delete("vol-c"), delete("vol-a")])
+    ensure!(copy_unit(rig, own("vol-a"))? == set);
+    rig.helper()?.ask_all([copies[1].clone(), delete_snapshot("snap-a"), delete(own("vol-c")), delete(own("vol-a"))])
 }

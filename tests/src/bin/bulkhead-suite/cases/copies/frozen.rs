@@ -9,6 +9,7 @@ use bulkhead_protocol::{ErrorKind, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
 use rustix::process::Signal;
@@ -28,11 +29,13 @@ const SIZE: u64 = 8 << 20;
 fn start(rig: &mut Rig) -> Result<HelperClient> {
     rig.add_pools(["default", "other"])?;
     let helper = rig.started_helper()?;
-    for request in [create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "vol-a")] {
+    for request in
+        [create(own("vol-a"), image_spec(SIZE)), attach(own("vol-a")), make_device(own("vol-a"), own("vol-a"))]
+    {
         helper.ask(&request)?;
     }
-    fill(&rig.target("vol-a"), 1, 0, SIZE)?;
-    take(&helper, "vol-a", "snap-0")?;
+    fill(&rig.target(own("vol-a")), 1, 0, SIZE)?;
+    take(&helper, own("vol-a"), "snap-0")?;
     Ok(helper)
 }
 
@@ -41,7 +44,7 @@ fn end(rig: &Rig, made: &[&str]) -> Result<()> {
     for id in made {
         helper.ask_patiently(&delete(id))?;
     }
-    for request in [remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a")] {
+    for request in [remove_device(own("vol-a"), own("vol-a")), detach(own("vol-a")), delete(own("vol-a"))] {
         helper.ask(&request)?;
     }
     for snapshot in listed(&helper, None)? {
@@ -78,11 +81,11 @@ fn answer(client: &HelperClient) -> Result<Response> {
 fn check_others(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
     let in_other = |id: &str| -> Result<Request> { Ok(create_in("other", id, image_spec(SIZE))) };
-    helper.ask(&in_other("vol-o")?)?;
-    take(&helper, "vol-o", "snap-o")?;
+    helper.ask(&in_other(own("vol-o"))?)?;
+    take(&helper, own("vol-o"), "snap-o")?;
     let (pool, spec, source) = ("other".parse()?, image_spec(SIZE), volume("snap-o"));
-    helper.ask(&Request::CreateFrom { volume: volume("vol-p"), pool, spec, source })?;
-    for request in [delete("vol-o"), delete("vol-p"), delete_snapshot("snap-o")] {
+    helper.ask(&Request::CreateFrom { volume: volume(own("vol-p")), pool, spec, source })?;
+    for request in [delete(own("vol-o")), delete(own("vol-p")), delete_snapshot("snap-o")] {
         helper.ask(&request)?;
     }
     helper.ask(&Request::Origin { volume: volume("snap-0") })?;
@@ -94,11 +97,13 @@ fn check_others(rig: &Rig) -> Result<()> {
 fn a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else(rig: &mut Rig) -> Result<()> {
     let helper = start(rig)?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
-    let requests = [create_snapshot("vol-a", "snap-1"), create_from("vol-b", image_spec(2 * SIZE), "snap-0")];
+    let requests = [create_snapshot(own("vol-a"), "snap-1"), create_from(own("vol-b"), image_spec(2 * SIZE), "snap-0")];
     let waiting: Vec<_> = requests.iter().map(|request| ask_in_vain(rig, request)).collect::<Result<_>>()?;
     check_others(rig)?;
-    ensure!(listed(&helper, Some("vol-a"))?.len() == 1, "a snapshot is listed before it is there");
-    for request in [create_snapshot("vol-a", "snap-1"), create_snapshot("vol-a", "snap-2"), delete("vol-b")] {
+    ensure!(listed(&helper, Some(own("vol-a")))?.len() == 1, "a snapshot is listed before it is there");
+    for request in
+        [create_snapshot(own("vol-a"), "snap-1"), create_snapshot(own("vol-a"), "snap-2"), delete(own("vol-b"))]
+    {
         denied(helper.request(&request)?, ErrorKind::Busy, "in progress")?;
     }
     drop(frozen);
@@ -106,17 +111,17 @@ fn a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else(rig: &mut Rig) -> Res
         let first = answer(client)?.map_err(|error| anyhow::anyhow!("{request:?}: {error}"))?;
         ensure!(helper.ask(request)? == first, "{request:?} is answered otherwise when it is repeated");
     }
-    ensure!(rig.pool().entries()? == ["snap-0", "snap-1", "vol-a", "vol-b"], "{:?}", rig.pool().entries()?);
+    ensure!(rig.pool().entries()? == ["snap-0", "snap-1", own("vol-a"), own("vol-b")], "{:?}", rig.pool().entries()?);
     check_filled(&rig.pool().image("snap-1"), 1, 0, SIZE)?;
-    check_filled(&rig.pool().image("vol-b"), 1, 0, SIZE)?;
-    end(rig, &["vol-b"])
+    check_filled(&rig.pool().image(own("vol-b")), 1, 0, SIZE)?;
+    end(rig, &[own("vol-b")])
 }
 
 /// Its threads end only when the pool answers again; what they were about to make is then made or not, and never in part.
 fn a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy(rig: &mut Rig) -> Result<()> {
     drop(start(rig)?);
     let frozen = Frozen::freeze(&rig.pool().directory)?;
-    let requests = [create_snapshot("vol-a", "snap-1"), create_from("vol-b", image_spec(2 * SIZE), "snap-0")];
+    let requests = [create_snapshot(own("vol-a"), "snap-1"), create_from(own("vol-b"), image_spec(2 * SIZE), "snap-0")];
     let waiting: Vec<_> = requests.iter().map(|request| ask_in_vain(rig, request)).collect::<Result<_>>()?;
     processes::signal(rig.helper_pid()?, Signal::KILL)?;
     drop(frozen);
@@ -131,12 +136,12 @@ fn a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy(rig: &mut Rig) 
     }
     rig.eventually(20, || {
         let entries = rig.pool().entries()?;
-        ensure!(entries == ["snap-0", "snap-1", "vol-a", "vol-b"], "{entries:?}");
+        ensure!(entries == ["snap-0", "snap-1", own("vol-a"), own("vol-b")], "{entries:?}");
         Ok(())
     })?;
     check_filled(&rig.pool().image("snap-1"), 1, 0, SIZE)?;
-    check_filled(&rig.pool().image("vol-b"), 1, 0, SIZE)?;
-    end(rig, &["vol-b"])
+    check_filled(&rig.pool().image(own("vol-b")), 1, 0, SIZE)?;
+    end(rig, &[own("vol-b")])
 }
 
 /// Each ties up a thread. The other pool's requests have threads of their own.
@@ -168,8 +173,8 @@ fn more_copies_than_a_frozen_pool_admits_are_refused(rig: &mut Rig) -> Result<()
     }
     // A volume that is made from another is admitted for both.
     ensure!(refused.len() >= CLIENTS - 16 && refused.len() < CLIENTS, "{} are refused", refused.len());
-    let other = create_in("other", "vol-o", image_spec(SIZE));
-    for request in [other, create_snapshot("vol-o", "snap-o"), delete("vol-o"), delete_snapshot("snap-o")] {
+    let other = create_in("other", own("vol-o"), image_spec(SIZE));
+    for request in [other, create_snapshot(own("vol-o"), "snap-o"), delete(own("vol-o")), delete_snapshot("snap-o")] {
         helper.ask(&request)?;
     }
     drop(frozen);

@@ -16,7 +16,7 @@ use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
-    every_promise_of_a_random_pool_is_kept: Bare + Xfs,
+    every_promise_of_a_random_pool_is_kept: Bare + Xfs + Slow,
     every_promise_of_many_random_pools_is_kept: Bare + Xfs + Long,
 }
 

@@ -17,7 +17,7 @@ use super::{check_filled, end, fill, gone, publish, take};
 
 cases! {
     two_pools_on_one_filesystem_promise_its_room_once: Bare + Xfs + Kernel,
-    copies_beside_files_of_others_keep_their_promises: Bare + Xfs,
+    copies_beside_files_of_others_keep_their_promises: Bare + Xfs + Slow,
 }
 
 const MIB: u64 = 1 << 20;

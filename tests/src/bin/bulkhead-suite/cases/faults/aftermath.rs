@@ -43,14 +43,14 @@ pub struct Subject {
 /// The operations on a directory volume. Its target has no record of the kubelet here, which is no matter.
 pub fn directory() -> Subject {
     let inodes = 8192.try_into().expect("a number of inodes");
-    let (made, publish) = (create(DIRECTORY, directory_spec(SIZE)), bind(DIRECTORY, "other"));
-    let grow = Request::SetQuota { volume: volume(DIRECTORY), size: bytes(2 * SIZE), inodes };
-    let unbind_other = unbind(DIRECTORY, "other");
+    let (made, publish) = (create(&DIRECTORY, directory_spec(SIZE)), bind(&DIRECTORY, "other"));
+    let grow = Request::SetQuota { volume: volume(&DIRECTORY), size: bytes(2 * SIZE), inodes };
+    let unbind_other = unbind(&DIRECTORY, "other");
     let operations: Vec<Operation> = on_directories().into_iter().filter(changes).collect();
     let unbind = operations.iter().flat_map(|operation| &operation.undo).next().cloned();
-    let end = [unbind_other.clone(), delete(DIRECTORY)];
+    let end = [unbind_other.clone(), delete(&DIRECTORY)];
     Subject {
-        others: vec![made.clone(), publish.clone(), discard(DIRECTORY), delete(DIRECTORY), grow, unbind_other],
+        others: vec![made.clone(), publish.clone(), discard(&DIRECTORY), delete(&DIRECTORY), grow, unbind_other],
         undo: unbind.into_iter().chain(end).collect(),
         create: made,
         publish: vec![publish],
@@ -62,14 +62,14 @@ pub fn directory() -> Subject {
 /// The operations on a block volume.
 pub fn device() -> Subject {
     let [made, attach, make, grow, resize, remove, detach, delete] = device_life();
-    let read_only = Request::LoopAttach { volume: volume(DEVICE), read_only: true };
+    let read_only = Request::LoopAttach { volume: volume(&DEVICE), read_only: true };
     let end = vec![remove.clone(), detach.clone(), delete.clone()];
     Subject {
         operations: on_devices().into_iter().filter(changes).collect(),
         others: vec![
             made.clone(),
             attach.clone(),
-            discard(DEVICE),
+            discard(&DEVICE),
             make.clone(),
             delete,
             grow,
@@ -88,14 +88,14 @@ pub fn device() -> Subject {
 /// The operations on a volume with a filesystem.
 pub fn filesystem() -> Subject {
     let [made, mount, bind, grow, unbind, unmount, delete] = filesystem_life();
-    let further = grow_filesystem(FILESYSTEM, crate::cases::filesystems::SIZE + (64 << 20));
+    let further = grow_filesystem(&FILESYSTEM, crate::cases::filesystems::SIZE + (64 << 20));
     let end = vec![unbind.clone(), unmount.clone(), delete.clone()];
     Subject {
         operations: on_filesystems().into_iter().filter(changes).collect(),
         others: vec![
             made.clone(),
             mount.clone(),
-            discard(FILESYSTEM),
+            discard(&FILESYSTEM),
             bind.clone(),
             delete,
             grow,
@@ -114,27 +114,28 @@ pub fn filesystem() -> Subject {
 pub fn copy() -> Subject {
     let [made, attach, .., detach, delete_source] = device_life();
     let publish = [
-        Request::LoopAttach { volume: volume(COPY), read_only: false },
-        bulkhead_tests::helper::make_device(COPY, "copy"),
+        Request::LoopAttach { volume: volume(&COPY), read_only: false },
+        bulkhead_tests::helper::make_device(&COPY, "copy"),
     ];
-    let (take, drop) = (create_snapshot(DEVICE, SNAPSHOT), delete_snapshot(SNAPSHOT));
-    let end = [bulkhead_tests::helper::remove_device(COPY, "copy"), bulkhead_tests::helper::detach(COPY), delete(COPY)];
+    let (take, drop) = (create_snapshot(&DEVICE, &SNAPSHOT), delete_snapshot(&SNAPSHOT));
+    let end =
+        [bulkhead_tests::helper::remove_device(&COPY, "copy"), bulkhead_tests::helper::detach(&COPY), delete(&COPY)];
     let is_of_device = |operation: &Operation| !operation.name.contains("filesystem") && changes(operation);
     Subject {
         operations: on_copies().into_iter().filter(is_of_device).collect(),
         others: vec![
             take,
             made,
-            create_from(COPY, image_spec(SIZE), DEVICE),
-            discard(COPY),
+            create_from(&COPY, image_spec(SIZE), &DEVICE),
+            discard(&COPY),
             drop.clone(),
             attach,
-            discard(DEVICE),
-            delete(COPY),
-            create(COPY, image_spec(SIZE)),
+            discard(&DEVICE),
+            delete(&COPY),
+            create(&COPY, image_spec(SIZE)),
             detach.clone(),
         ],
-        create: create(COPY, image_spec(SIZE)),
+        create: create(&COPY, image_spec(SIZE)),
         publish: publish.into(),
         target: "copy",
         undo: end.into_iter().chain([drop, detach, delete_source]).collect(),

@@ -1,6 +1,7 @@
 //! Every operation of the helper, with what precedes it and what undoes it.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use anyhow::Result;
 use bulkhead_protocol::{Request, Socket, TargetPath};
@@ -8,16 +9,17 @@ use bulkhead_tests::helper::{
     bind, bytes, create, create_from, create_snapshot, delete, delete_snapshot, directory_spec, discard,
     filesystem_spec, grow_filesystem, image_spec, mount_filesystem, target, unbind, unmount_filesystem, volume,
 };
+use bulkhead_tests::ids::own;
 use bulkhead_tests::rig::Rig;
 
 /// The volume with a filesystem.
-pub const FILESYSTEM: &str = "vol-f";
+pub static FILESYSTEM: LazyLock<&str> = LazyLock::new(|| own("vol-f"));
 /// The directory volume and the block volume.
-pub const DIRECTORY: &str = "vol-a";
-pub const DEVICE: &str = "vol-b";
+pub static DIRECTORY: LazyLock<&str> = LazyLock::new(|| own("vol-a"));
+pub static DEVICE: LazyLock<&str> = LazyLock::new(|| own("vol-b"));
 /// A snapshot, and a volume that begins as a copy.
-pub const SNAPSHOT: &str = "snap-a";
-pub const COPY: &str = "vol-c";
+pub static SNAPSHOT: LazyLock<&str> = LazyLock::new(|| own("snap-a"));
+pub static COPY: LazyLock<&str> = LazyLock::new(|| own("vol-c"));
 const SIZE: u64 = 1 << 20;
 
 /// Who makes the system calls of an operation.
@@ -59,15 +61,15 @@ impl Operation {
     /// The request again, after what may have to be repeated before it: a helper that was killed keeps no filesystem mounted
     /// that is not published.
     pub fn again(&self) -> Vec<Request> {
-        let is_bind = matches!(&self.request, Request::BindMount { volume, .. } if volume.as_str() == FILESYSTEM);
-        let mount = is_bind.then(|| mount_filesystem(FILESYSTEM));
+        let is_bind = matches!(&self.request, Request::BindMount { volume, .. } if volume.as_str() == *FILESYSTEM);
+        let mount = is_bind.then(|| mount_filesystem(&FILESYSTEM));
         mount.into_iter().chain([self.request.clone()]).collect()
     }
 
     /// Puts files into the directory volume if there is something to empty.
     pub fn fill(&self, rig: &Rig) -> Result<()> {
         if self.actor == Actor::Emptier {
-            let data = rig.pool().volume(DIRECTORY).join("data");
+            let data = rig.pool().volume(&DIRECTORY).join("data");
             fs::create_dir_all(data.join("deep/deeper"))?;
             fs::write(data.join("deep/file"), "content")?;
             std::os::unix::fs::symlink("nowhere", data.join("link"))?;
@@ -84,36 +86,36 @@ fn targets() -> [TargetPath; 2] {
 
 /// Makes what a kubelet makes before it calls.
 pub fn prepare(rig: &Rig) -> Result<()> {
-    rig.kubelet.prepare(DIRECTORY, "pv-a", "pod-1").map(drop)
+    rig.kubelet.prepare(&DIRECTORY, "pv-a", "pod-1").map(drop)
 }
 
 /// The life of the directory volume, in requests.
 pub fn directory_life() -> [Request; 5] {
     let [target, _] = targets();
     let inodes = 8192.try_into().expect("a number of inodes");
-    let (id, flags) = (|| volume(DIRECTORY), bulkhead_protocol::MountFlags::default());
+    let (id, flags) = (|| volume(&DIRECTORY), bulkhead_protocol::MountFlags::default());
     [
-        create(DIRECTORY, directory_spec(SIZE)),
+        create(&DIRECTORY, directory_spec(SIZE)),
         Request::BindMount { volume: id(), target: target.clone(), flags, exclusive: true },
         Request::SetQuota { volume: id(), size: bytes(2 * SIZE), inodes },
         Request::Unmount { volume: id(), target },
-        delete(DIRECTORY),
+        delete(&DIRECTORY),
     ]
 }
 
 /// The life of the block volume, in requests.
 pub fn device_life() -> [Request; 8] {
     let [_, target] = targets();
-    let id = || volume(DEVICE);
+    let id = || volume(&DEVICE);
     [
-        create(DEVICE, image_spec(SIZE)),
+        create(&DEVICE, image_spec(SIZE)),
         Request::LoopAttach { volume: id(), read_only: false },
         Request::MakeDevice { volume: id(), target: target.clone(), exclusive: true },
         Request::GrowImage { volume: id(), size: bytes(2 * SIZE) },
         Request::LoopResize { volume: id() },
         Request::RemoveDevice { volume: id(), target },
         Request::LoopDetach { volume: id() },
-        delete(DEVICE),
+        delete(&DEVICE),
     ]
 }
 
@@ -121,13 +123,13 @@ pub fn device_life() -> [Request; 8] {
 pub fn filesystem_life() -> [Request; 7] {
     let (path, size) = ("filesystem", crate::cases::filesystems::SIZE);
     [
-        create(FILESYSTEM, filesystem_spec(size)),
-        mount_filesystem(FILESYSTEM),
-        bind(FILESYSTEM, path),
-        grow_filesystem(FILESYSTEM, size + (16 << 20)),
-        unbind(FILESYSTEM, path),
-        unmount_filesystem(FILESYSTEM),
-        delete(FILESYSTEM),
+        create(&FILESYSTEM, filesystem_spec(size)),
+        mount_filesystem(&FILESYSTEM),
+        bind(&FILESYSTEM, path),
+        grow_filesystem(&FILESYSTEM, size + (16 << 20)),
+        unbind(&FILESYSTEM, path),
+        unmount_filesystem(&FILESYSTEM),
+        delete(&FILESYSTEM),
     ]
 }
 
@@ -135,7 +137,7 @@ pub fn filesystem_life() -> [Request; 7] {
 pub fn on_filesystems() -> Vec<Operation> {
     let [create, mount, bind, grow, unbind, unmount, delete] = filesystem_life();
     let operation = undone_by(vec![unbind.clone(), unmount.clone(), delete.clone()]);
-    let usage = Request::Usage { volume: volume(FILESYSTEM), target: Some(target("work", "filesystem")) };
+    let usage = Request::Usage { volume: volume(&FILESYSTEM), target: Some(target("work", "filesystem")) };
     let by_mounter = |operation| Operation { actor: Actor::Mounter, ..operation };
     vec![
         by_mounter(operation("have a filesystem mounted for the first time", &[&create], &mount)),
@@ -155,22 +157,22 @@ pub fn on_filesystems() -> Vec<Operation> {
 /// The operations on snapshots and copies: of a block volume, and of a volume with a filesystem.
 pub fn on_copies() -> Vec<Operation> {
     let [create_filesystem, mount, .., unmount, delete_filesystem] = filesystem_life();
-    let (take, drop) = (create_snapshot(DEVICE, SNAPSHOT), delete_snapshot(SNAPSHOT));
-    let (restore, end) = (create_from(COPY, image_spec(2 * SIZE), SNAPSHOT), delete(COPY));
+    let (take, drop) = (create_snapshot(&DEVICE, &SNAPSHOT), delete_snapshot(&SNAPSHOT));
+    let (restore, end) = (create_from(&COPY, image_spec(2 * SIZE), &SNAPSHOT), delete(&COPY));
     let [create, attach, .., detach, delete] = device_life();
-    let copy = create_from(COPY, image_spec(SIZE), DEVICE);
-    let delta = Request::Delta { snapshot: volume(SNAPSHOT), base: None, from: 0 };
+    let copy = create_from(&COPY, image_spec(SIZE), &DEVICE);
+    let delta = Request::Delta { snapshot: volume(&SNAPSHOT), base: None, from: 0 };
     let list = Request::ListSnapshots { after: None, of: None, limit: 7 };
     let operation = undone_by(vec![end.clone(), drop.clone(), detach, delete]);
     let of_filesystem = undone_by(vec![end, drop.clone(), unmount, delete_filesystem]);
-    let take_of_filesystem = create_snapshot(FILESYSTEM, SNAPSHOT);
-    let restore_filesystem = create_from(COPY, filesystem_spec(crate::cases::filesystems::SIZE), SNAPSHOT);
+    let take_of_filesystem = create_snapshot(&FILESYSTEM, &SNAPSHOT);
+    let restore_filesystem = create_from(&COPY, filesystem_spec(crate::cases::filesystems::SIZE), &SNAPSHOT);
     vec![
         operation("take a snapshot", &[&create, &attach], &take),
         operation("restore a snapshot", &[&create, &take], &restore),
         operation("copy a volume", &[&create, &attach], &copy),
         operation("read a delta", &[&create, &take], &delta),
-        operation("read what is shared", &[&create, &take], &Request::Sharing { volume: volume(DEVICE), from: 0 }),
+        operation("read what is shared", &[&create, &take], &Request::Sharing { volume: volume(&DEVICE), from: 0 }),
         operation("list snapshots", &[&create, &take], &list),
         operation("delete a snapshot", &[&create, &take], &drop),
         of_filesystem("take a snapshot of a filesystem", &[&create_filesystem, &mount], &take_of_filesystem),
@@ -194,12 +196,12 @@ pub fn on_directories() -> Vec<Operation> {
     let [create, bind, grow, unbind, delete] = directory_life();
     let [target, _] = targets();
     let operation = undone_by(vec![unbind.clone(), delete.clone()]);
-    let usage = Request::Usage { volume: volume(DIRECTORY), target: Some(target) };
-    let unused = discard(DIRECTORY);
-    let owner = Request::Owner { volume: volume(DIRECTORY) };
+    let usage = Request::Usage { volume: volume(&DIRECTORY), target: Some(target) };
+    let unused = discard(&DIRECTORY);
+    let owner = Request::Owner { volume: volume(&DIRECTORY) };
     let note = "bulkhead-owner=1\nclaim=shop/data\n".parse().expect("a record");
-    let fewer = Request::SetInodes { volume: volume(DIRECTORY), inodes: 100.try_into().expect("a number of inodes") };
-    let set_owner = Request::SetOwner { volume: volume(DIRECTORY), owner: note };
+    let fewer = Request::SetInodes { volume: volume(&DIRECTORY), inodes: 100.try_into().expect("a number of inodes") };
+    let set_owner = Request::SetOwner { volume: volume(&DIRECTORY), owner: note };
     let status = Request::PoolStatus { pool: "default".parse().expect("a name") };
     let list = Request::List { after: None, limit: 16 };
     vec![
@@ -239,11 +241,11 @@ pub fn on_devices() -> Vec<Operation> {
     let [create, attach, make, grow, resize, remove, detach, delete] = device_life();
     let [_, target] = targets();
     let operation = undone_by(vec![remove.clone(), detach.clone(), delete.clone()]);
-    let usage = Request::Usage { volume: volume(DEVICE), target: Some(target) };
-    let unused = discard(DEVICE);
-    let read_only = Request::LoopAttach { volume: volume(DEVICE), read_only: true };
-    let sparse = bulkhead_tests::helper::create(DEVICE, bulkhead_tests::helper::sparse_spec(SIZE));
-    let allocate = Request::Allocate { volume: volume(DEVICE) };
+    let usage = Request::Usage { volume: volume(&DEVICE), target: Some(target) };
+    let unused = discard(&DEVICE);
+    let read_only = Request::LoopAttach { volume: volume(&DEVICE), read_only: true };
+    let sparse = bulkhead_tests::helper::create(&DEVICE, bulkhead_tests::helper::sparse_spec(SIZE));
+    let allocate = Request::Allocate { volume: volume(&DEVICE) };
     vec![
         operation("create an image", &[], &create),
         operation("attach", &[&create], &attach),

@@ -69,8 +69,8 @@ fn has_filesystems(rig: &Rig) -> bool {
 
 /// The volumes that are published.
 fn published(rig: &Rig) -> Vec<&'static str> {
-    let third = has_filesystems(rig).then_some(FILESYSTEM);
-    [DIRECTORY, DEVICE].into_iter().chain(third).collect()
+    let third = has_filesystems(rig).then_some(*FILESYSTEM);
+    [*DIRECTORY, *DEVICE].into_iter().chain(third).collect()
 }
 
 /// Publishes the volumes, and returns the calls of a start.
@@ -97,7 +97,7 @@ fn publish(rig: &mut Rig) -> Result<()> {
         let [create, mount, bind, ..] = filesystem_life();
         rig.helper()?.ask_all([create, mount, bind])?;
     }
-    fs::write(rig.pool().volume(DIRECTORY).join("data/file"), "precious")?;
+    fs::write(rig.pool().volume(&DIRECTORY).join("data/file"), "precious")?;
     rig.kill_helper()
 }
 
@@ -206,7 +206,7 @@ fn knows_what_is_published(rig: &Rig) -> Result<()> {
         let mounted = mounts::below(&directory)?;
         ensure!(mounted.len() == number, "below {} is mounted {mounted:?}", directory.display());
     }
-    let file = rig.pool().volume(DIRECTORY).join("data/file");
+    let file = rig.pool().volume(&DIRECTORY).join("data/file");
     ensure!(fs::read(&file).is_ok_and(|content| content == b"precious"), "{} is gone", file.display());
     Ok(())
 }

@@ -9,6 +9,7 @@ use bulkhead_protocol::{ErrorKind, Reply, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{mount_image, run};
 use bulkhead_tests::rig::Rig;
@@ -18,7 +19,7 @@ use crate::cases::attacks::frozen::Frozen;
 
 cases! {
     what_a_process_still_has_mounted_is_not_let_go: Bare + Kernel,
-    a_frozen_pool_holds_up_its_own_filesystems_only: Bare + Kernel,
+    a_frozen_pool_holds_up_its_own_filesystems_only: Bare + Kernel + Slow,
     a_pool_that_has_shut_down_lets_its_filesystems_go: Bare + Kernel,
 }
 
@@ -51,24 +52,28 @@ impl Drop for Holder {
 fn what_a_process_still_has_mounted_is_not_let_go(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
+    helper.ask_all([
+        create(own("vol-a"), filesystem_spec(SIZE)),
+        mount_filesystem(own("vol-a")),
+        bind(own("vol-a"), "a"),
+    ])?;
     fs::write(rig.target("a/file"), "content")?;
     let holder = Holder::start(rig, "a")?;
-    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask(&unbind(own("vol-a"), "a"))?;
     // A second device on the image would be a second filesystem that writes there.
-    for request in [unmount_filesystem("vol-a"), unmount_filesystem("vol-a"), delete("vol-a")] {
-        denied(helper.request(&request)?, ErrorKind::Busy, "vol-a").with_context(|| request.name())?;
+    for request in [unmount_filesystem(own("vol-a")), unmount_filesystem(own("vol-a")), delete(own("vol-a"))] {
+        denied(helper.request(&request)?, ErrorKind::Busy, own("vol-a")).with_context(|| request.name())?;
     }
     drop(helper);
     let helper = rig.restarted_helper()?;
-    denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "vol-a").context("after a restart")?;
-    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
+    denied(helper.request(&delete(own("vol-a")))?, ErrorKind::Busy, own("vol-a")).context("after a restart")?;
+    helper.ask_all([mount_filesystem(own("vol-a")), bind(own("vol-a"), "a")])?;
     ensure!(fs::read(rig.target("a/file"))? == b"content");
-    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask(&unbind(own("vol-a"), "a"))?;
     drop(holder);
-    rig.eventually(20, || helper.ask(&unmount_filesystem("vol-a")).map(drop))?;
+    rig.eventually(20, || helper.ask(&unmount_filesystem(own("vol-a"))).map(drop))?;
     check_detached(rig)?;
-    check_image(rig, "vol-a")
+    check_image(rig, own("vol-a"))
 }
 
 fn check_other(rig: &Rig) -> Result<()> {
@@ -79,10 +84,10 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> 
     make_pool(rig, 3)?;
     rig.add_pool("other")?;
     let helper = rig.started_helper()?;
-    helper.ask_all(["vol-a", "vol-b"].map(|id| create(id, filesystem_spec(SIZE))))?;
-    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
+    helper.ask_all([own("vol-a"), own("vol-b")].map(|id| create(id, filesystem_spec(SIZE))))?;
+    helper.ask_all([mount_filesystem(own("vol-a")), bind(own("vol-a"), "a")])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
-    helper.send(&encode(&mount_filesystem("vol-b"))?)?;
+    helper.send(&encode(&mount_filesystem(own("vol-b")))?)?;
     ensure!(!helper.is_answered(rig.patience(Duration::from_secs(3)))?, "it does not wait");
     check_other(rig).context("while the mount waits")?;
     drop(frozen);
@@ -90,10 +95,10 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> 
     drop(helper);
     let helper = rig.helper()?;
     helper.ask_all([
-        mount_filesystem("vol-b"),
-        bind("vol-b", "b"),
-        unbind("vol-b", "b"),
-        unmount_filesystem("vol-b"),
+        mount_filesystem(own("vol-b")),
+        bind(own("vol-b"), "b"),
+        unbind(own("vol-b"), "b"),
+        unmount_filesystem(own("vol-b")),
     ])?;
     drop(helper);
 
@@ -106,15 +111,24 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> 
     rig.await_end_of_helper(rig.patience(Duration::from_secs(60)))?;
     let helper = rig.started_helper()?;
     let size = 2 * SIZE;
-    ensure!(helper.ask(&grow_filesystem("vol-a", size))? == Reply::Size(bytes(size)));
-    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a"), delete("vol-b")])?;
+    ensure!(helper.ask(&grow_filesystem(own("vol-a"), size))? == Reply::Size(bytes(size)));
+    helper.ask_all([
+        unbind(own("vol-a"), "a"),
+        unmount_filesystem(own("vol-a")),
+        delete(own("vol-a")),
+        delete(own("vol-b")),
+    ])?;
     check_detached(rig)
 }
 
 fn a_pool_that_has_shut_down_lets_its_filesystems_go(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
+    helper.ask_all([
+        create(own("vol-a"), filesystem_spec(SIZE)),
+        mount_filesystem(own("vol-a")),
+        bind(own("vol-a"), "a"),
+    ])?;
     fs::write(rig.target("a/file"), "content")?;
     run(Command::new("sync").arg("-f").arg(rig.target("a/file")))?;
     let directory = rig.pool().directory.clone();
@@ -124,9 +138,12 @@ fn a_pool_that_has_shut_down_lets_its_filesystems_go(rig: &mut Rig) -> Result<()
             .and_then(|()| fs::File::open(rig.target("a/more"))?.sync_all())
             .is_err()
     );
-    for request in
-        [unbind("vol-a", "a"), unbind("vol-a", "a"), unmount_filesystem("vol-a"), unmount_filesystem("vol-a")]
-    {
+    for request in [
+        unbind(own("vol-a"), "a"),
+        unbind(own("vol-a"), "a"),
+        unmount_filesystem(own("vol-a")),
+        unmount_filesystem(own("vol-a")),
+    ] {
         helper.ask(&request).with_context(|| request.name())?;
     }
     ensure!(mounts::below(&rig.publish_directory())?.is_empty());
@@ -136,7 +153,7 @@ fn a_pool_that_has_shut_down_lets_its_filesystems_go(rig: &mut Rig) -> Result<()
     mount_image(&rig.run_options, &directory.with_extension("disk"), &directory)?;
     check_detached(rig)?;
     let helper = rig.started_helper()?;
-    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "vol-a")])?;
-    ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
-    end(rig, &helper, &["vol-a"])
+    helper.ask_all([mount_filesystem(own("vol-a")), bind(own("vol-a"), own("vol-a"))])?;
+    ensure!(fs::read(rig.target(own("vol-a")).join("file"))? == b"content");
+    end(rig, &helper, &[own("vol-a")])
 }

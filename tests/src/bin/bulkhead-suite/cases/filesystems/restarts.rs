@@ -16,7 +16,7 @@ use super::{SIZE, check_detached, check_image, end, make_pool, start};
 cases! {
     a_restart_finds_what_is_published: Bare + Filesystem,
     a_restart_finds_what_is_only_mounted: Bare + Kernel,
-    one_that_does_not_answer_holds_up_no_start: Bare + OwnIds,
+    one_that_does_not_answer_holds_up_no_start: Bare + Slow,
 }
 
 fn a_restart_finds_what_is_published(rig: &mut Rig) -> Result<()> {

@@ -19,7 +19,7 @@ use rustix::process::Signal;
 use self::client::Client;
 
 cases! {
-    a_minute_of_operations_and_kills_agrees_with_the_model: Bare + OwnIds,
+    a_minute_of_operations_and_kills_agrees_with_the_model: Bare + Slow,
     a_hundred_thousand_operations_and_kills_agree_with_the_model: Bare + Long,
 }
 

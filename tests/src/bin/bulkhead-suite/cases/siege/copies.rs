@@ -9,6 +9,7 @@ use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::rig::Rig;
@@ -31,9 +32,9 @@ fn status(rig: &Rig, pool: &str) -> Result<bulkhead_protocol::Response> {
 /// content. The helper is then killed.
 fn prepare(rig: &mut Rig) -> Result<PathBuf> {
     rig.add_pools(["default", "third"])?;
-    rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.started_helper()?.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
     let directory = rig.pool().directory.clone();
-    fs::write(directory.join("vol-a/data/file"), "content")?;
+    fs::write(directory.join(own("vol-a")).join("data/file"), "content")?;
     // What is left of a helper that was killed may keep the filesystem mounted for a moment, and what is written in memory.
     run(Command::new("sync").arg("--file-system").arg(&directory))?;
     rig.kill_helper()?;
@@ -57,7 +58,11 @@ pub fn copy(rig: &mut Rig) -> Result<PathBuf> {
 
 fn check_content(pools: &[&Path]) -> Result<()> {
     for pool in pools {
-        ensure!(fs::read(pool.join("vol-a/data/file"))? == b"content", "{} has lost its content", pool.display());
+        ensure!(
+            fs::read(pool.join(own("vol-a")).join("data/file"))? == b"content",
+            "{} has lost its content",
+            pool.display()
+        );
     }
     Ok(())
 }
@@ -66,9 +71,9 @@ fn check_content(pools: &[&Path]) -> Result<()> {
 fn check_untouched(rig: &Rig, part: &str) -> Result<()> {
     let helper = rig.helper()?;
     for pool in ["default", "third"] {
-        denied(helper.request(&create_in(pool, "vol-a", directory_spec(SIZE)))?, ErrorKind::PoolBroken, part)?;
+        denied(helper.request(&create_in(pool, own("vol-a"), directory_spec(SIZE)))?, ErrorKind::PoolBroken, part)?;
     }
-    for request in [bind("vol-a", "a"), delete("vol-a"), discard("vol-a")] {
+    for request in [bind(own("vol-a"), "a"), delete(own("vol-a")), discard(own("vol-a"))] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, part)?;
     }
     ensure!(rig.helper()?.volumes()?.is_empty(), "{:?}", rig.helper()?.volumes()?);
@@ -92,7 +97,7 @@ fn a_pool_and_its_copy_are_both_refused(rig: &mut Rig) -> Result<()> {
     mounts::unmount_all(&copied)?;
     rig.pools.truncate(2);
     rig.start_helper()?;
-    ensure!(rig.helper()?.volumes()? == [volume("vol-a")]);
+    ensure!(rig.helper()?.volumes()? == [volume(own("vol-a"))]);
     check_content(&[&directory])
 }
 
@@ -103,13 +108,13 @@ fn one_volume_in_two_pools_is_served_from_neither(rig: &mut Rig) -> Result<()> {
     run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&copied))?;
     for _ in 0..2 {
         rig.start_helper()?;
-        check_untouched(rig, "vol-a")?;
+        check_untouched(rig, own("vol-a"))?;
         check_content(&[&directory, &copied])?;
         rig.kill_helper()?;
     }
-    fs::remove_dir_all(copied.join("vol-a"))?;
+    fs::remove_dir_all(copied.join(own("vol-a")))?;
     rig.start_helper()?;
-    ensure!(rig.helper()?.volumes()? == [volume("vol-a")]);
+    ensure!(rig.helper()?.volumes()? == [volume(own("vol-a"))]);
     check_content(&[&directory])
 }
 
@@ -124,7 +129,7 @@ fn a_volume_of_a_pool_that_has_become_read_only_is_not_made_again(rig: &mut Rig)
     rig.abandon();
     remount("remount,rw")?;
     rig.start_helper()?;
-    ensure!(rig.helper()?.volumes()? == [volume("vol-a")]);
+    ensure!(rig.helper()?.volumes()? == [volume(own("vol-a"))]);
     Ok(())
 }
 
@@ -140,6 +145,6 @@ fn a_volume_of_a_pool_of_another_name_is_not_made_again(rig: &mut Rig) -> Result
     rig.kill_helper()?;
     fs::write(&marker, unnamed)?;
     rig.start_helper()?;
-    ensure!(rig.helper()?.volumes()? == [volume("vol-a")]);
+    ensure!(rig.helper()?.volumes()? == [volume(own("vol-a"))]);
     Ok(())
 }

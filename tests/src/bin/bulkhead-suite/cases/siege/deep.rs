@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 cases! {
-    a_very_long_path_in_the_mount_table_holds_up_no_other_volume: Host,
+    a_very_long_path_in_the_mount_table_holds_up_no_other_volume: Host + Slow,
 }
 
 const LEVELS: usize = 30_000;

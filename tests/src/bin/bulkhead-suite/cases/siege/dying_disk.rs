@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Inodes, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, format_image, mount_image, run};
 use bulkhead_tests::rig::Rig;
@@ -48,14 +49,15 @@ fn an_ext4_that_shuts_down_after_a_sync_and_before_its_proof(rig: &mut Rig) -> R
 
 /// Each request that waits for the disk.
 fn requests() -> Result<[(&'static str, Request); 6]> {
-    let discard = Request::DeleteUnused { volume: volume("vol-a") };
-    let quota = Request::SetQuota { volume: volume("vol-a"), size: bytes(2 * SIZE), inodes: Inodes::try_from(8192)? };
+    let discard = Request::DeleteUnused { volume: volume(own("vol-a")) };
+    let quota =
+        Request::SetQuota { volume: volume(own("vol-a")), size: bytes(2 * SIZE), inodes: Inodes::try_from(8192)? };
     Ok([
-        ("create", create("vol-c", directory_spec(SIZE))),
-        ("create-image", create("vol-c", image_spec(SIZE))),
-        ("delete", delete("vol-a")),
+        ("create", create(own("vol-c"), directory_spec(SIZE))),
+        ("create-image", create(own("vol-c"), image_spec(SIZE))),
+        ("delete", delete(own("vol-a"))),
         ("delete-unused", discard),
-        ("grow-image", Request::GrowImage { volume: volume("vol-b"), size: bytes(2 * SIZE) }),
+        ("grow-image", Request::GrowImage { volume: volume(own("vol-b")), size: bytes(2 * SIZE) }),
         ("set-quota", quota),
     ])
 }
@@ -81,7 +83,7 @@ fn shuts_down(rig: &mut Rig, filesystem: PoolFilesystem, call: &str) -> Result<(
 
 fn shut_down_during(rig: &mut Rig, request: &Request, call: &str) -> Result<()> {
     let (helper, directory) = (rig.helper()?, rig.pool().directory.clone());
-    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
+    helper.ask_all([create(own("vol-a"), directory_spec(SIZE)), create(own("vol-b"), image_spec(SIZE))])?;
     let process = rig.helper_pid()?;
     let delayed = Tracer::delay(process, call, rig.patience(Duration::from_secs(30)))?;
     helper.send(&encode(request)?)?;
@@ -182,7 +184,7 @@ fn takes_no_more_writes(rig: &mut Rig, filesystem: PoolFilesystem) -> Result<()>
 fn until_dead(rig: &Rig, disk: &Disk, removes: bool) -> Result<Vec<String>> {
     const MOST: usize = 400;
     let helper = rig.helper()?;
-    let ids: Vec<String> = (0..MOST).map(|number| format!("vol-{number}")).collect();
+    let ids: Vec<String> = (0..MOST).map(|number| own(&format!("vol-{number}")).to_owned()).collect();
     if removes {
         ids.iter().try_for_each(|id| helper.ask(&create(id, directory_spec(SIZE / 256))).map(drop))?;
     }
@@ -208,9 +210,9 @@ fn a_growth_that_cannot_be_undone_stays_promised(rig: &mut Rig) -> Result<()> {
     rig.helper_flags.push("--seccomp=log".to_owned());
     let helper = rig.started_helper()?;
     let inodes = Inodes::try_from(8192)?;
-    let image = |size| Request::GrowImage { volume: volume("vol-b"), size: bytes(size) };
-    let directory = |size| Request::SetQuota { volume: volume("vol-a"), size: bytes(size), inodes };
-    helper.ask_all([create("vol-a", directory_spec_with(SIZE, 8192)), create("vol-b", image_spec(SIZE))])?;
+    let image = |size| Request::GrowImage { volume: volume(own("vol-b")), size: bytes(size) };
+    let directory = |size| Request::SetQuota { volume: volume(own("vol-a")), size: bytes(size), inodes };
+    helper.ask_all([create(own("vol-a"), directory_spec_with(SIZE, 8192)), create(own("vol-b"), image_spec(SIZE))])?;
     let promised = |rig: &Rig| Ok::<_, anyhow::Error>(rig.helper()?.pool_status("default")?.promised);
     let before = promised(rig)?;
     for grow in [&image as &dyn Fn(u64) -> Request, &directory] {
@@ -228,6 +230,6 @@ fn a_growth_that_cannot_be_undone_stays_promised(rig: &mut Rig) -> Result<()> {
             ensure!(promised(rig)? == begun + (then - 1) * SIZE, "{} from {begun}", promised(rig)?);
         }
     }
-    ensure!(promised(rig)? == before + 4 * SIZE && fs::metadata(rig.pool().image("vol-b"))?.len() == 3 * SIZE);
-    rig.restarted_helper()?.ask_all([delete("vol-a"), delete("vol-b")])
+    ensure!(promised(rig)? == before + 4 * SIZE && fs::metadata(rig.pool().image(own("vol-b")))?.len() == 3 * SIZE);
+    rig.restarted_helper()?.ask_all([delete(own("vol-a")), delete(own("vol-b"))])
 }

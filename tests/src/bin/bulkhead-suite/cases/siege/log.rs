@@ -13,6 +13,7 @@ use bulkhead_protocol::{ErrorKind, HIGHEST_VERSION, Hello, Request, Response, de
 use bulkhead_tests::cases;
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::rig::Rig;
 
@@ -95,7 +96,7 @@ fn a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly(rig: &mut Rig
             for (number, flood) in floods.iter().enumerate() {
                 let done = &done;
                 scope.spawn(move || -> Result<()> {
-                    let usage = Request::Usage { volume: volume("vol-x"), target: None };
+                    let usage = Request::Usage { volume: volume(own("vol-x")), target: None };
                     let status = Request::PoolStatus { pool: "default".parse()? };
                     while !done.load(Relaxed) {
                         let _ = flood.request(if number == 0 { &status } else { &usage })?;
@@ -146,7 +147,12 @@ fn full(rig: &mut Rig) -> Result<()> {
     helper.send(&encode(&Hello::new(HIGHEST_VERSION))?)?;
     ensure!(helper.is_answered(patience)?, "it listens, and does not serve before its log is read");
     helper.receive()?;
-    for request in [create("vol-a", directory_spec(SIZE)), bind("vol-a", "a"), unbind("vol-a", "a"), delete("vol-a")] {
+    for request in [
+        create(own("vol-a"), directory_spec(SIZE)),
+        bind(own("vol-a"), "a"),
+        unbind(own("vol-a"), "a"),
+        delete(own("vol-a")),
+    ] {
         helper.send(&encode(&request)?)?;
         ensure!(helper.is_answered(patience)?, "{} is not answered before the log is read", request.name());
         let answer: Response = decode(&helper.receive()?.context("the connection is closed")?)?;
@@ -155,7 +161,7 @@ fn full(rig: &mut Rig) -> Result<()> {
     ensure!(begun.elapsed() < 2 * patience, "it took {:?}", begun.elapsed());
     // Once it is read, everything is there.
     let mut line = String::new();
-    while !line.contains("audit operation=delete volume=vol-a") {
+    while !line.contains(&format!("audit operation=delete volume={}", own("vol-a"))) {
         line.clear();
         ensure!(log.read_line(&mut line)? > 0, "the log has ended");
     }

@@ -9,6 +9,7 @@ use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::{Pool, RECORD};
 use bulkhead_tests::rig::Rig;
@@ -36,24 +37,24 @@ fn unpublish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> 
 fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
     let helper = rig.helper()?;
     for request in [
-        unbind("vol-a", "vol-a"),
-        remove_device("vol-b", "vol-b"),
-        detach("vol-b"),
-        delete("vol-a"),
-        delete("vol-b"),
-        discard("vol-a"),
-        create("vol-a", directory_spec(SIZE)),
-        create("vol-b", image_spec(SIZE)),
-        bind("vol-a", "other"),
-        attach("vol-b"),
+        unbind(own("vol-a"), own("vol-a")),
+        remove_device(own("vol-b"), own("vol-b")),
+        detach(own("vol-b")),
+        delete(own("vol-a")),
+        delete(own("vol-b")),
+        discard(own("vol-a")),
+        create(own("vol-a"), directory_spec(SIZE)),
+        create(own("vol-b"), image_spec(SIZE)),
+        bind(own("vol-a"), "other"),
+        attach(own("vol-b")),
     ] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, why).with_context(|| format!("{request:?}"))?;
     }
     let not_served = Condition::NotServed { volumes: 2 };
     helper.check_status("default", |status| status.conditions.as_slice().contains(&not_served))?;
-    rig.pool().holds(&["vol-a", "vol-b"])?;
-    ensure!(fs::read(rig.target("vol-a/file"))? == b"content");
-    ensure!(mounts::at(&rig.target("vol-b"))?.len() == 1, "the device is unpublished");
+    rig.pool().holds(&[own("vol-a"), own("vol-b")])?;
+    ensure!(fs::read(rig.target(own("vol-a")).join("file"))? == b"content");
+    ensure!(mounts::at(&rig.target(own("vol-b")))?.len() == 1, "the device is unpublished");
     ensure!(loops::backed_by(&rig.pool().device()?)?.len() == 1, "the device is gone");
     Ok(())
 }
@@ -61,15 +62,15 @@ fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
 fn begin(rig: &mut Rig) -> Result<()> {
     rig.start()?;
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", directory_spec(SIZE)), create("vol-b", image_spec(SIZE))])?;
-    publish(&helper, "vol-a", "vol-b")?;
-    Ok(fs::write(rig.target("vol-a/file"), "content")?)
+    helper.ask_all([create(own("vol-a"), directory_spec(SIZE)), create(own("vol-b"), image_spec(SIZE))])?;
+    publish(&helper, own("vol-a"), own("vol-b"))?;
+    Ok(fs::write(rig.target(own("vol-a")).join("file"), "content")?)
 }
 
 fn volumes_without_records_stay_mounted_and_are_not_deleted(rig: &mut Rig) -> Result<()> {
     begin(rig)?;
     rig.kill_helper()?;
-    let records = [rig.pool().record("vol-a")?, rig.pool().record("vol-b")?];
+    let records = [rig.pool().record(own("vol-a"))?, rig.pool().record(own("vol-b"))?];
     for (outer, _) in &records {
         fremovexattr(outer, RECORD)?;
     }
@@ -82,13 +83,13 @@ fn volumes_without_records_stay_mounted_and_are_not_deleted(rig: &mut Rig) -> Re
         fsetxattr(outer, RECORD, record, XattrFlags::CREATE)?;
     }
     rig.start_helper()?;
-    unpublish(&rig.helper()?, "vol-a", "vol-b")
+    unpublish(&rig.helper()?, own("vol-a"), own("vol-b"))
 }
 
 fn a_damaged_record_is_no_record(rig: &mut Rig) -> Result<()> {
     begin(rig)?;
     rig.kill_helper()?;
-    let records = [rig.pool().record("vol-a")?, rig.pool().record("vol-b")?];
+    let records = [rig.pool().record(own("vol-a"))?, rig.pool().record(own("vol-b"))?];
     let cut = |record: &[u8]| record[..record.len() / 2].to_vec();
     let longer = |record: &[u8]| [record, &[0; 8]].concat();
     let later = |record: &[u8]| [&[9], &record[1..]].concat();
@@ -104,7 +105,7 @@ fn a_damaged_record_is_no_record(rig: &mut Rig) -> Result<()> {
         fsetxattr(outer, RECORD, record, XattrFlags::REPLACE)?;
     }
     rig.start_helper()?;
-    unpublish(&rig.helper()?, "vol-a", "vol-b")
+    unpublish(&rig.helper()?, own("vol-a"), own("vol-b"))
 }
 
 /// Beside the volumes that it serves there are those of another helper, those of a pool that is no longer configured,
@@ -121,7 +122,7 @@ fn a_start_leaves_everything_mounted_that_is_not_its_own(rig: &mut Rig) -> Resul
         publish(helper, names[0], names[1])
     };
     let [served, old, bare, theirs] =
-        [["vol-a", "vol-b"], ["old-a", "old-b"], ["bare-a", "bare-b"], ["their-a", "their-b"]];
+        [[own("vol-a"), own("vol-b")], ["old-a", "old-b"], ["bare-a", "bare-b"], ["their-a", "their-b"]];
     make(&helper, "default", served)?;
     make(&helper, "default", bare)?;
     make(&helper, "old", old)?;

@@ -14,6 +14,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::commands::refusal;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, bind, create, create_in, delete, directory_spec, unbind};
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::rig::Rig;
@@ -22,15 +23,15 @@ use bulkhead_tests::run_options::program;
 cases! {
     a_second_helper_with_other_pools_takes_no_name_from_the_first: Bare,
     two_helpers_with_pools_of_their_own_serve_beside_each_other: Bare,
-    a_pool_is_served_once_another_helper_has_ended: Bare,
-    a_name_that_is_released_makes_no_helper_restart: Bare,
+    a_pool_is_served_once_another_helper_has_ended: Bare + Slow,
+    a_name_that_is_released_makes_no_helper_restart: Bare + Slow,
 }
 
 fn a_second_helper_with_other_pools_takes_no_name_from_the_first(rig: &mut Rig) -> Result<()> {
     rig.start()?;
     let inode = |rig: &Rig| -> Result<u64> { Ok(fs::symlink_metadata(rig.helper_socket())?.ino()) };
     let (before, connected) = (inode(rig)?, rig.helper()?);
-    connected.ask(&create("vol-a", directory_spec(1 << 20)))?;
+    connected.ask(&create(own("vol-a"), directory_spec(1 << 20)))?;
     let directory = rig.work().join("pools/other");
     let pool = Pool::make_unmarked(&rig.run_options, rig.templates(), &directory, "other")?;
     let mut command = Command::new(program("bulkhead-privhelper")?);
@@ -41,21 +42,21 @@ fn a_second_helper_with_other_pools_takes_no_name_from_the_first(rig: &mut Rig) 
     ensure!(inode(rig)? == before, "the socket is another");
     // The first one answers, on old and new connections.
     for client in [&connected, &HelperClient::welcomed(&rig.helper_socket())?] {
-        client.ask_all([bind("vol-a", "a"), unbind("vol-a", "a")])?;
+        client.ask_all([bind(own("vol-a"), "a"), unbind(own("vol-a"), "a")])?;
     }
     ensure!(fs::read_dir(&directory)?.all(|entry| entry.is_ok_and(|entry| entry.file_name() != ".bulkhead")));
     bulkhead_tests::observe::mounts::unmount_all(&directory)?;
-    connected.ask(&delete("vol-a")).map(drop)
+    connected.ask(&delete(own("vol-a"))).map(drop)
 }
 
 fn two_helpers_with_pools_of_their_own_serve_beside_each_other(rig: &mut Rig) -> Result<()> {
     rig.start()?;
     let other = AnotherHelper::start(rig)?;
-    let in_other = create_in("other", "vol-o", directory_spec(1 << 20));
+    let in_other = create_in("other", own("vol-o"), directory_spec(1 << 20));
     other.client()?.ask(&in_other)?;
-    rig.helper()?.ask(&create("vol-a", directory_spec(1 << 20)))?;
+    rig.helper()?.ask(&create(own("vol-a"), directory_spec(1 << 20)))?;
     rig.restart_helper()?;
-    for (client, id) in [(rig.helper()?, "vol-a"), (other.client()?, "vol-o")] {
+    for (client, id) in [(rig.helper()?, own("vol-a")), (other.client()?, own("vol-o"))] {
         client.ask_all([bind(id, id), unbind(id, id), delete(id)])?;
     }
     other.stop()
@@ -66,7 +67,7 @@ fn a_pool_is_served_once_another_helper_has_ended(rig: &mut Rig) -> Result<()> {
     let mut other = AnotherHelper::start(rig)?;
     rig.add_pool("default")?;
     rig.pools.push(other.pool.clone());
-    let in_other = create_in("other", "vol-o", directory_spec(1 << 20));
+    let in_other = create_in("other", own("vol-o"), directory_spec(1 << 20));
     let helper = waiting(rig, &in_other)?;
     let opened = (0..100).filter(|_| {
         sleep(Duration::from_millis(50));
@@ -75,11 +76,11 @@ fn a_pool_is_served_once_another_helper_has_ended(rig: &mut Rig) -> Result<()> {
     let opened = opened.count();
     ensure!(opened < 5, "the pool was open {opened} times out of a hundred");
     processes::check_children(rig.helper_pid()?)?;
-    helper.ask_all([create("vol-a", directory_spec(1 << 20)), delete("vol-a")])?;
+    helper.ask_all([create(own("vol-a"), directory_spec(1 << 20)), delete(own("vol-a"))])?;
     other.kill()?;
     let ended = rig.end_of_helper(rig.patience(Duration::from_secs(10)))?;
     ensure!(ended.success(), "it ended with {ended}");
-    rig.started_helper()?.ask_all([in_other, delete("vol-o")])?;
+    rig.started_helper()?.ask_all([in_other, delete(own("vol-o"))])?;
     rig.kill_helper()?;
     rig.pools.pop();
     other.launch()?;
@@ -91,13 +92,13 @@ fn a_name_that_is_released_makes_no_helper_restart(rig: &mut Rig) -> Result<()> 
     let mut other = AnotherHelper::start(rig)?;
     rig.add_pool("default")?;
     rig.pools.push(Pool::plain(&other.pool.directory.join("beside"), "beside")?);
-    let beside = create_in("beside", "vol-o", directory_spec(1 << 20));
+    let beside = create_in("beside", own("vol-o"), directory_spec(1 << 20));
     let helper = waiting(rig, &beside)?;
     other.kill()?;
     // A helper that waited would have ended by then, and with it this connection.
     sleep(Duration::from_secs(6));
     denied(helper.request(&beside)?, ErrorKind::PoolBroken, "another helper")?;
-    rig.restarted_helper()?.ask_all([beside, delete("vol-o")])?;
+    rig.restarted_helper()?.ask_all([beside, delete(own("vol-o"))])?;
     rig.kill_helper()?;
     rig.pools.pop();
     other.launch()?;
@@ -123,7 +124,7 @@ fn waiting(rig: &mut Rig, refused: &Request) -> Result<HelperClient> {
     let helper = rig.started_helper()?;
     for _ in 0..3 {
         denied(helper.request(refused)?, ErrorKind::PoolBroken, "another helper")?;
-        helper.ask_all([create("vol-a", directory_spec(1 << 20)), delete("vol-a")])?;
+        helper.ask_all([create(own("vol-a"), directory_spec(1 << 20)), delete(own("vol-a"))])?;
         sleep(Duration::from_secs(1));
     }
     Ok(helper)

@@ -11,17 +11,21 @@ use bulkhead_protocol::{Request, encode};
 use bulkhead_tests::attacker::spent_node;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
 
 use crate::cases::filesystems::{SIZE as FILESYSTEM, make_pool};
 
+/// Helpers of other tests that start meanwhile would start anew once it answers.
+const HANGS: &str = "a device does not answer";
+
 cases! {
     a_spent_number_bound_to_a_file_that_fails_does_not_keep_the_helper_from_starting: Host,
     a_spent_number_bound_to_a_file_whose_server_is_gone_does_not_keep_the_helper_from_starting: Host,
-    spent_numbers_bound_to_files_that_hang_do_not_keep_the_helper_from_starting: Host,
-    a_device_that_hangs_keeps_no_filesystem_mounted: Bare + Host,
+    spent_numbers_bound_to_files_that_hang_do_not_keep_the_helper_from_starting: Host + Alone(HANGS),
+    a_device_that_hangs_keeps_no_filesystem_mounted: Bare + Host + Alone(HANGS),
     a_target_on_a_filesystem_that_hangs_keeps_no_thread: Host,
 }
 
@@ -109,12 +113,12 @@ fn a_device_that_hangs_keeps_no_filesystem_mounted(rig: &mut Rig) -> Result<()> 
     start_beside(rig, "hang", 1, |rig| {
         let helper = rig.helper()?;
         processes::check_children(rig.helper_pid()?)?;
-        for id in ["vol-a", "vol-b"] {
+        for id in [own("vol-a"), own("vol-b")] {
             helper.ask_all([create(id, filesystem_spec(FILESYSTEM)), mount_filesystem(id), bind(id, id)])?;
         }
         drop(helper);
         let helper = rig.restarted_helper()?;
-        for id in ["vol-a", "vol-b"] {
+        for id in [own("vol-a"), own("vol-b")] {
             helper.ask(&unbind(id, id))?;
             helper.ask_patiently(&unmount_filesystem(id))?;
             helper.ask(&delete(id))?;

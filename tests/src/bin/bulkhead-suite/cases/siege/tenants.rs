@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::attacker::node_like;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::rig::Rig;
 
@@ -65,16 +66,16 @@ impl Drop for Tenant {
 
 fn published(rig: &Rig) -> Result<PathBuf> {
     let helper = rig.helper()?;
-    helper.ask_all([create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")])?;
+    helper.ask_all([create(own("vol-a"), image_spec(SIZE)), attach(own("vol-a")), make_device(own("vol-a"), "a")])?;
     node_like(&rig.target("a"), &rig.work().join("own-node"))
 }
 
 fn take_down(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
-    helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
+    helper.ask_all([remove_device(own("vol-a"), "a"), detach(own("vol-a"))])?;
     let left = loops::backed_by(&rig.pool().device()?)?;
     ensure!(left.is_empty(), "the device is said to be detached: {left:?}");
-    helper.ask(&delete("vol-a")).map(drop)
+    helper.ask(&delete(own("vol-a"))).map(drop)
 }
 
 fn starts_beside(rig: &mut Rig, tenant: Tenant) -> Result<()> {
@@ -82,8 +83,8 @@ fn starts_beside(rig: &mut Rig, tenant: Tenant) -> Result<()> {
     let started = rig.start_helper();
     if let Ok(()) = &started {
         let helper = rig.helper()?;
-        helper.ask_all([create("vol-b", directory_spec(SIZE)), bind("vol-b", "b")])?;
-        helper.ask_all([unbind("vol-b", "b"), delete("vol-b")])?;
+        helper.ask_all([create(own("vol-b"), directory_spec(SIZE)), bind(own("vol-b"), "b")])?;
+        helper.ask_all([unbind(own("vol-b"), "b"), delete(own("vol-b"))])?;
     }
     drop(tenant);
     if started.is_err() {
@@ -115,18 +116,18 @@ fn attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_dev
     let first = rig.pool().only_device()?.number().context("a loop device without a number")?;
     let before = loops::made_since(first)?;
     let tenant = Tenant::start(Tenant::MAP, &node)?;
-    helper.ask(&remove_device("vol-a", "a"))?;
+    helper.ask(&remove_device(own("vol-a"), "a"))?;
     for _ in 0..30 {
-        let answer = helper.request(&detach("vol-a"))?;
+        let answer = helper.request(&detach(own("vol-a")))?;
         ensure!(answer.is_err(), "it is open");
     }
     let after = loops::made_since(first)?;
     drop(tenant);
-    let detached = rig.eventually(3, || helper.ask(&detach("vol-a")).map(drop));
+    let detached = rig.eventually(3, || helper.ask(&detach(own("vol-a"))).map(drop));
     if detached.is_err() {
-        rig.restarted_helper()?.ask(&detach("vol-a"))?;
+        rig.restarted_helper()?.ask(&detach(own("vol-a")))?;
     }
-    rig.helper()?.ask(&delete("vol-a"))?;
+    rig.helper()?.ask(&delete(own("vol-a")))?;
     let grown = after.len().saturating_sub(before.len());
     ensure!(grown < 8, "{grown} more devices after 30 attempts; afterwards: {detached:?}");
     detached.context("nobody has it open any more")

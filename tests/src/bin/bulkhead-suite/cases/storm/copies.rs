@@ -10,6 +10,7 @@ use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -20,7 +21,7 @@ use crate::cases::siege::copies::copy;
 
 cases! {
     a_copy_of_a_pool_that_is_read_only_is_not_served: Bare + Host,
-    a_copy_of_a_pool_that_is_frozen_is_not_served: Bare + Host,
+    a_copy_of_a_pool_that_is_frozen_is_not_served: Bare + Host + Slow,
     a_volume_of_a_pool_that_is_read_only_is_not_served_from_another: Bare + Host,
     one_volume_in_three_pools_is_served_from_none: Bare + Host,
 }
@@ -29,7 +30,7 @@ const SIZE: u64 = 1 << 20;
 
 /// A pool with vol-a, and a copy of its disk, mounted and configured. The helper does not run.
 fn pool_and_copy(rig: &mut Rig) -> Result<(PathBuf, PathBuf)> {
-    rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.started_helper()?.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
     rig.kill_helper()?;
     let directory = rig.pool().directory.clone();
     Ok((directory, copy(rig)?))
@@ -39,8 +40,8 @@ fn check_copy_is_not_served(rig: &Rig) -> Result<()> {
     let helper = rig.helper()?;
     let answers = [
         helper.request(&Request::PoolStatus { pool: "copy".parse()? })?,
-        helper.request(&bind("vol-a", "a"))?,
-        helper.request(&delete("vol-a"))?,
+        helper.request(&bind(own("vol-a"), "a"))?,
+        helper.request(&delete(own("vol-a")))?,
     ];
     let refused =
         answers.iter().filter(|answer| answer.as_ref().is_err_and(|error| error.kind == ErrorKind::PoolBroken));
@@ -90,8 +91,8 @@ fn a_volume_of_a_pool_that_is_read_only_is_not_served_from_another(rig: &mut Rig
     remount("remount,ro")?;
     let helper = rig.started_helper()?;
     let checked = (|| {
-        denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::PoolBroken, "").context("publish")?;
-        denied(helper.request(&delete("vol-a"))?, ErrorKind::PoolBroken, "").context("delete")
+        denied(helper.request(&bind(own("vol-a"), "a"))?, ErrorKind::PoolBroken, "").context("publish")?;
+        denied(helper.request(&delete(own("vol-a")))?, ErrorKind::PoolBroken, "").context("delete")
     })();
     remount("remount,rw")?;
     end(rig, &copied)?;
@@ -100,18 +101,20 @@ fn a_volume_of_a_pool_that_is_read_only_is_not_served_from_another(rig: &mut Rig
 
 fn one_volume_in_three_pools_is_served_from_none(rig: &mut Rig) -> Result<()> {
     rig.add_pools(["default", "second", "third"])?;
-    rig.started_helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    rig.started_helper()?.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
     rig.kill_helper()?;
     let pools: Vec<PathBuf> = rig.pools.iter().map(|pool| pool.directory.clone()).collect();
     for copy in &pools[1..] {
-        run(Command::new("cp").args(["-a", "--preserve=all"]).args([pools[0].join("vol-a"), copy.join("vol-a")]))?;
+        run(Command::new("cp")
+            .args(["-a", "--preserve=all"])
+            .args([pools[0].join(own("vol-a")), copy.join(own("vol-a"))]))?;
     }
     let helper = rig.started_helper()?;
-    let checked = denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::PoolBroken, "another pool");
-    let _ = helper.request(&unbind("vol-a", "a"))?;
+    let checked = denied(helper.request(&bind(own("vol-a"), "a"))?, ErrorKind::PoolBroken, "another pool");
+    let _ = helper.request(&unbind(own("vol-a"), "a"))?;
     rig.kill_helper()?;
     for copy in &pools[1..] {
-        fs::remove_dir_all(copy.join("vol-a"))?;
+        fs::remove_dir_all(copy.join(own("vol-a")))?;
     }
     rig.start_helper()?;
     checked

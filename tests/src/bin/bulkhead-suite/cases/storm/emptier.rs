@@ -12,7 +12,7 @@ use bulkhead_tests::strace::Tracer;
 use rustix::fs::{Mode, OFlags, openat};
 
 cases! {
-    a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_place: Bare + OwnIds,
+    a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_place: Bare + Slow,
 }
 
 const SIZE: u64 = 1 << 20;

@@ -15,8 +15,8 @@ use bulkhead_tests::wait;
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
-    a_second_start_beside_a_frozen_pool_serves_the_others: Bare + OwnIds,
-    a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor: Bare + OwnIds,
+    a_second_start_beside_a_frozen_pool_serves_the_others: Bare + Slow,
+    a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor: Bare + Slow,
 }
 
 const SIZE: u64 = 16 << 20;

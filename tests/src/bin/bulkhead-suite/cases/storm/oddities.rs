@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::ids::own;
 use bulkhead_tests::pool::{Pool, RECORD, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
@@ -58,20 +59,20 @@ fn a_pool_that_cannot_be_bound_stops_no_other_pool(rig: &mut Rig) -> Result<()> 
 /// Attributes that were restored to the wrong directory.
 fn an_image_with_the_record_of_an_unused_directory_is_kept(rig: &mut Rig) -> Result<()> {
     let helper = rig.started_helper()?;
-    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
-    helper.ask(&create("vol-b", image_spec(SIZE)))?;
-    helper.ask_all([attach("vol-b"), make_device("vol-b", "b")])?;
+    helper.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
+    helper.ask(&create(own("vol-b"), image_spec(SIZE)))?;
+    helper.ask_all([attach(own("vol-b")), make_device(own("vol-b"), "b")])?;
     fs::write(rig.target("b"), "content")?;
-    helper.ask_all([remove_device("vol-b", "b"), detach("vol-b")])?;
+    helper.ask_all([remove_device(own("vol-b"), "b"), detach(own("vol-b"))])?;
     rig.kill_helper()?;
-    let ((_, other), (outer, own)) = (rig.pool().record("vol-a")?, rig.pool().record("vol-b")?);
+    let ((_, other), (outer, mine)) = (rig.pool().record(own("vol-a"))?, rig.pool().record(own("vol-b"))?);
     fsetxattr(&outer, RECORD, &other, XattrFlags::REPLACE)?;
     rig.start_helper()?;
     std::thread::sleep(Duration::from_secs(1));
-    let kept = fs::read(rig.pool().image("vol-b"));
+    let kept = fs::read(rig.pool().image(own("vol-b")));
     rig.kill_helper()?;
-    if rig.pool().volume("vol-b").exists() {
-        fsetxattr(&outer, RECORD, &own, XattrFlags::REPLACE)?;
+    if rig.pool().volume(own("vol-b")).exists() {
+        fsetxattr(&outer, RECORD, &mine, XattrFlags::REPLACE)?;
     }
     drop(outer);
     rig.start_helper()?;
@@ -106,7 +107,7 @@ fn small_inodes_in_a_full_pool(rig: &mut Rig) -> Result<()> {
     ext4_of_small_inodes(rig, &directory)?;
     rig.pools = vec![Pool::plain(&directory, "default")?];
     let helper = rig.started_helper()?;
-    let ids = ["vol-a", "vol-b", "vol-c"];
+    let ids = [own("vol-a"), own("vol-b"), own("vol-c")];
     for (number, id) in ids.iter().enumerate() {
         // No two volumes of one frontend have the same hash.
         let name_hash = bulkhead_protocol::NameHash([number as u8; 32]);
