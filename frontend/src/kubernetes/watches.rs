@@ -49,7 +49,8 @@ pub fn begin(
     term: &mut Term,
 ) -> Watches {
     let place = &agent.place;
-    let scope = Scope { driver: agent.driver.to_string(), node: agent.node.name.clone(), place: place.clone() };
+    let (driver, node) = (agent.driver.to_string(), agent.node.name.clone());
+    let scope = Scope { driver, node, place: place.clone(), intervals };
     let (classes, class_writer) = store();
     let (claims, claim_writer) = store();
     let (persistent_volumes, persistent_volume_writer) = store();

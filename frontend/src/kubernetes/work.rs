@@ -41,7 +41,8 @@ pub fn begin(watches: Watches, credential: Option<Credential>, readiness: &Readi
 
     let (registered, told) = (Arc::clone(&context), readiness.clone());
     term.run("look at the kubelet's registration", async move {
-        csi_node::look(&registered.client, &registered.agent.driver, &registered.agent.node.name, &told).await;
+        let Context { client, agent, intervals, .. } = &*registered;
+        csi_node::look(client, &agent.driver, &agent.node.name, intervals.registration, &told).await;
     });
     let mut once_listed = Background { term, context: &context };
     once_listed.run("search for orphans", |context| async move { orphans::run(&context).await });

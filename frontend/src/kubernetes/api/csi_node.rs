@@ -18,12 +18,9 @@ use crate::readiness::{Part, Readiness};
 /// How often to look while the driver is not registered.
 const SOON: Duration = Duration::from_secs(5);
 
-/// How often to look once it is.
-const PERIOD: Duration = Duration::from_secs(30);
-
-/// Looks whether `driver` is registered on `node` for as long as it is polled, and tells `readiness`, unless that is not
-/// needed. The kubelet may say so first; what it forgets it does not mention.
-pub async fn look(client: &Client, driver: &DriverName, node: &str, readiness: &Readiness) {
+/// Looks whether `driver` is registered on `node` for as long as it is polled, every `period` once it is, and tells
+/// `readiness`, unless that is not needed. The kubelet may say so first; what it forgets it does not mention.
+pub async fn look(client: &Client, driver: &DriverName, node: &str, period: Duration, readiness: &Readiness) {
     while let Some(state) = readiness.state(Part::Registration) {
         match (is_registered(client, driver, node).await, &state) {
             (Ok(true), _) => readiness.ready(Part::Registration),
@@ -35,8 +32,8 @@ pub async fn look(client: &Client, driver: &DriverName, node: &str, readiness: &
             // It was not registered before, and it is unknown or the same now.
             _ => {}
         }
-        let period = if readiness.is_waiting(Part::Registration) { SOON } else { PERIOD };
-        sleep(period + jitter(period / 2)).await;
+        let pause = if readiness.is_waiting(Part::Registration) { SOON } else { period };
+        sleep(pause + jitter(pause / 2)).await;
     }
     pending::<()>().await;
 }

@@ -8,13 +8,7 @@ use tracing::warn;
 use super::reporter::CapacityReporter;
 use super::written::{COALESCED, Urgency};
 use crate::kubernetes::api::backoff::{Interruptions, jitter};
-
-/// How often all objects are written whether or not they have changed here: another client may have changed them.
-const REWRITTEN: Duration = Duration::from_secs(900);
-
-/// How often the API server is asked whether the node is still the same object. When a node is deleted and registered
-/// again, the capacity objects of the deleted one are deleted with it.
-const REVIEWED: Duration = Duration::from_secs(180);
+use crate::kubernetes::intervals::Intervals;
 
 /// When to measure again after a change: a deleted volume frees its space only as it is emptied.
 const AFTER_CHANGE: [Duration; 5] = [
@@ -27,15 +21,15 @@ const AFTER_CHANGE: [Duration; 5] = [
 
 /// Publishes for as long as it is polled.
 pub async fn run(reporter: &CapacityReporter) {
-    let period = reporter.intervals().capacity;
-    let mut rewrite = Instant::now() + REWRITTEN + jitter(REWRITTEN);
-    let mut review = Instant::now() + REVIEWED + jitter(REVIEWED / 2);
+    let Intervals { capacity: period, capacity_written, node, .. } = *reporter.intervals();
+    let mut rewrite = Instant::now() + capacity_written + jitter(capacity_written);
+    let mut review = Instant::now() + node + jitter(node / 2);
     let mut interruptions = Interruptions::default();
     let mut after_change = AFTER_CHANGE.iter();
     let mut urgency = Urgency::Changed;
     loop {
         if Instant::now() > review {
-            review = Instant::now() + REVIEWED + jitter(REVIEWED / 2);
+            review = Instant::now() + node + jitter(node / 2);
             reporter.review_node().await;
         }
         let mut next = Instant::now() + period + jitter(period / 4);
@@ -74,7 +68,7 @@ pub async fn run(reporter: &CapacityReporter) {
             }
         }
         if Instant::now() > rewrite {
-            rewrite = Instant::now() + REWRITTEN + jitter(REWRITTEN);
+            rewrite = Instant::now() + capacity_written + jitter(capacity_written);
             reporter.invalidate();
         }
     }

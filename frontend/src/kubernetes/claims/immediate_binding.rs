@@ -39,9 +39,6 @@ const DOUBLED: u32 = 3;
 /// take.
 const MOST_TURNS: usize = 20;
 
-/// How long until a node without enough room checks again.
-const NO_ROOM_PAUSE: Duration = Duration::from_secs(20);
-
 /// Bids for claims that any node may take.
 pub struct ImmediateBinding {
     context: Arc<Context>,
@@ -104,7 +101,8 @@ impl ImmediateBinding {
         if capacity.is_some_and(|capacity| capacity.largest_volume < requested) {
             memory.with(uid, |entry| entry.bid_at = None);
             self.report_no_room(claim, capacity.map(|capacity| capacity.largest_volume).unwrap_or_default());
-            return Ok(Action::requeue(NO_ROOM_PAUSE + jitter(NO_ROOM_PAUSE)));
+            let pause = self.context.intervals.no_room;
+            return Ok(Action::requeue(pause + jitter(pause)));
         }
         let bid_at = match memory.with(uid, |entry| entry.bid_at) {
             Some(bid_at) => bid_at,

@@ -22,14 +22,8 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedModification;
 
-/// How long what failed for good is left alone. Other attributes are tried at once.
-const PAUSE: Duration = Duration::from_secs(300);
-
 /// How soon to look again for a class that does not exist.
 const MISSING_CLASS_PAUSE: Duration = Duration::from_secs(10);
-
-/// How soon to look again for a PersistentVolume that is not known yet.
-const UNKNOWN_VOLUME_PAUSE: Duration = Duration::from_secs(30);
 
 /// Modifies volumes.
 pub struct Modifier {
@@ -75,7 +69,7 @@ impl Modifier {
             return Ok(Outcome::Idle(Some(left)));
         }
         let Some((object, volume)) = volume_of(&self.context, claim) else {
-            return Ok(Outcome::Idle(Some(UNKNOWN_VOLUME_PAUSE)));
+            return Ok(Outcome::Idle(Some(self.context.intervals.unknown_volume)));
         };
         let attributes = match attributes::named(&self.context, &target).await {
             Ok(attributes) => Ok(attributes),
@@ -145,7 +139,7 @@ impl Modifier {
         if let Err(failure) = write_status(&self.context, claim, status).await {
             return failure;
         }
-        self.remember(claim, target, PAUSE);
+        self.remember(claim, target, self.context.intervals.failed_for_good);
         fault.into()
     }
 

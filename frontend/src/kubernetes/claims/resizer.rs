@@ -25,12 +25,6 @@ use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedExpansion;
 use crate::metrics::METRICS;
 
-/// How long an expansion that failed for good is left alone. Another size is tried at once.
-const PAUSE: Duration = Duration::from_secs(300);
-
-/// How soon to look again for a PersistentVolume that is not known yet.
-const UNKNOWN_VOLUME_PAUSE: Duration = Duration::from_secs(30);
-
 /// Expands volumes.
 pub struct Resizer {
     context: Arc<Context>,
@@ -52,11 +46,12 @@ impl Resizer {
         }
         // The watch may not have reported its PersistentVolume yet.
         let Some((object, volume)) = volume_of(&self.context, claim) else {
-            return Ok(Action::requeue(UNKNOWN_VOLUME_PAUSE));
+            return Ok(Action::requeue(self.context.intervals.unknown_volume));
         };
         let failed = self.context.memory.with(claim::uid(claim), |entry| entry.failed_expansion);
         let target = target(claim, &object, failed.is_some());
-        if let Some(pause) = failed.filter(|failed| failed.target == target).and_then(remaining_pause) {
+        if let Some(pause) = failed.filter(|failed| failed.target == target).and_then(|failed| self.left_alone(failed))
+        {
             return Ok(Action::requeue(pause));
         }
         // When an attempt that failed for good is repeated, the claim keeps saying so until it succeeds.
@@ -121,11 +116,11 @@ impl Resizer {
         self.context.memory.with(claim::uid(claim), |entry| entry.failed_expansion = Some(failed));
         Failure::Refused(fault.to_string())
     }
-}
 
-/// Returns how long until the same expansion may be tried again.
-fn remaining_pause(failed: FailedExpansion) -> Option<Duration> {
-    PAUSE.checked_sub(failed.at.elapsed()).filter(|left| !left.is_zero())
+    /// Returns how long until the same expansion may be tried again.
+    fn left_alone(&self, failed: FailedExpansion) -> Option<Duration> {
+        self.context.intervals.failed_for_good.checked_sub(failed.at.elapsed()).filter(|left| !left.is_zero())
+    }
 }
 
 /// Returns whether the same attempt may succeed soon.

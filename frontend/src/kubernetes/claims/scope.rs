@@ -51,11 +51,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kubernetes::intervals::Intervals;
 
     fn scope() -> Scope {
         let driver = "bulkhead.csi.local";
         let place = Place::new(&driver.parse().unwrap(), "here");
-        Scope { driver: driver.to_owned(), node: "here".to_owned(), place }
+        Scope { driver: driver.to_owned(), node: "here".to_owned(), place, intervals: Intervals::default() }
     }
 
     fn partial(provisioner: &str, node: Option<&str>) -> PartialObjectMeta<PersistentVolumeClaim> {

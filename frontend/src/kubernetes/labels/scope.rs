@@ -2,7 +2,9 @@
 
 use bulkhead_model::volumes::Place;
 
-/// A driver and a node.
+use crate::kubernetes::intervals::Intervals;
+
+/// A driver and a node, and how often it is looked how its objects can be watched.
 #[derive(Clone)]
 pub struct Scope {
     /// The driver's name.
@@ -11,4 +13,6 @@ pub struct Scope {
     pub node: String,
     /// The node as a label.
     pub place: Place,
+    /// The agent's intervals.
+    pub intervals: Intervals,
 }

@@ -8,11 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::kubernetes::api::backoff::jitter;
 
-/// How often to look. All objects of other drivers lack the label too, and the more of them there are, the less often
-/// it looks.
-const PERIOD: Duration = Duration::from_secs(1800);
-
-/// Another [`PERIOD`] is added for every this many objects without the label.
+/// The interval is added once more for every this many objects without the label.
 const MANY: u32 = 5000;
 
 /// How soon to look again after a failure.
@@ -36,9 +32,10 @@ impl Schedule {
         }
     }
 
-    /// Plans the next look after this one.
-    pub fn plan<K>(&mut self, found: &Found<K>) {
-        self.due = Some(Instant::now() + found.pause + jitter(found.pause));
+    /// Plans the next look after this one: after this interval, or a longer one.
+    pub fn plan<K>(&mut self, found: &Found<K>, interval: Duration) {
+        let pause = found.seen.map_or(AFTER_FAILURE, |seen| interval * (1 + seen / MANY));
+        self.due = Some(Instant::now() + pause + jitter(pause));
         self.was_empty = found.objects.is_empty();
     }
 
@@ -55,18 +52,18 @@ impl Schedule {
 pub struct Found<K> {
     /// Those for the agent to look at as they are.
     pub objects: Vec<K>,
-    /// How long until the next look.
-    pause: Duration,
+    /// Among how many, unless the look has failed on the way.
+    seen: Option<u32>,
 }
 
 impl<K> Found<K> {
     /// Returns what was found among `seen` objects without the label.
     pub fn among(seen: u32, objects: Vec<K>) -> Self {
-        Self { objects, pause: PERIOD * (1 + seen / MANY) }
+        Self { objects, seen: Some(seen) }
     }
 
     /// Returns what was found by a look that has failed on the way.
     pub fn incomplete(objects: Vec<K>) -> Self {
-        Self { objects, pause: AFTER_FAILURE }
+        Self { objects, seen: None }
     }
 }

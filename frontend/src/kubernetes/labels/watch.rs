@@ -95,7 +95,7 @@ async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watc
                 }
                 found = finished(&mut finding) => {
                     finding = None;
-                    unlabelled.plan(&found);
+                    unlabelled.plan(&found, scope.intervals.unlabelled);
                     for object in found.objects {
                         if sender.send(Ok(Event::Apply(object))).await.is_err() {
                             return;

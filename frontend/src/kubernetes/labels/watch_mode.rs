@@ -11,9 +11,6 @@ use super::scope::Scope;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 
-/// How soon to look at the policy again.
-const REVIEWED: Duration = Duration::from_secs(300);
-
 /// How old the policy's binding must be: by then every API server has it in force, so that no object lacks the label.
 const SETTLED: Duration = Duration::from_secs(10);
 
@@ -45,19 +42,21 @@ pub async fn watch_mode(client: &Client, policy: &str, scope: &Scope) -> Result<
         request("looking for an admission policy that sets labels", bindings.get_metadata_opt(policy)).await?;
     Ok(match binding {
         // The policy skips names that are too long for a label.
-        Some(binding) if scope.place.value() == scope.node => {
-            mode_at_age(binding.metadata.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0)))
-        }
-        _ => (WatchMode::Everything, REVIEWED),
+        Some(binding) if scope.place.value() == scope.node => mode_at_age(
+            binding.metadata.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0)),
+            scope.intervals.policies,
+        ),
+        _ => (WatchMode::Everything, scope.intervals.policies),
     })
 }
 
-/// How objects can be watched when the policy has been bound for `age`, and how soon to look again.
-fn mode_at_age(age: Option<SignedDuration>) -> (WatchMode, Duration) {
+/// How objects can be watched when the policy has been bound for `age`, and how soon to look again: after `interval` unless
+/// something is known to change before.
+fn mode_at_age(age: Option<SignedDuration>, interval: Duration) -> (WatchMode, Duration) {
     let age = age.map(|age| Duration::try_from(age).unwrap_or_default());
     match age.and_then(|age| SETTLED.checked_sub(age)) {
         Some(left) if !left.is_zero() => (WatchMode::Everything, left),
-        _ => (WatchMode::Labelled, REVIEWED),
+        _ => (WatchMode::Labelled, interval),
     }
 }
 
@@ -67,11 +66,12 @@ mod tests {
 
     #[test]
     fn a_new_policy_is_not_relied_on() {
-        let at = |seconds| mode_at_age(Some(SignedDuration::from_secs(seconds)));
+        let interval = Duration::from_secs(300);
+        let at = |seconds| mode_at_age(Some(SignedDuration::from_secs(seconds)), interval);
         assert_eq!(at(3), (WatchMode::Everything, Duration::from_secs(7)));
         assert_eq!(at(-5), (WatchMode::Everything, SETTLED), "clocks differ");
-        assert_eq!(at(10), (WatchMode::Labelled, REVIEWED));
-        assert_eq!(at(1000), (WatchMode::Labelled, REVIEWED));
-        assert_eq!(mode_at_age(None), (WatchMode::Labelled, REVIEWED));
+        assert_eq!(at(10), (WatchMode::Labelled, interval));
+        assert_eq!(at(1000), (WatchMode::Labelled, interval));
+        assert_eq!(mode_at_age(None, interval), (WatchMode::Labelled, interval));
     }
 }

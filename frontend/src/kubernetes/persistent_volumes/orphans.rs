@@ -28,9 +28,6 @@ use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::Context;
 use crate::volumes::Guard;
 
-/// How often volumes are compared with what the API server knows.
-const PERIOD: Duration = Duration::from_secs(600);
-
 /// How long after a failure the comparison is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
@@ -45,7 +42,7 @@ pub async fn run(context: &Context) {
         sleep(SETTLING).await;
         context.forget_unknown_objects();
         let pause = match collect(context, &mut kept).await {
-            Ok(()) => PERIOD,
+            Ok(()) => context.intervals.orphans,
             Err(failure) => {
                 warn!("looking for orphaned volumes failed: {failure}");
                 failure.retry_after().unwrap_or(AFTER_FAILURE)

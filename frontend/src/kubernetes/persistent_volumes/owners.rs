@@ -13,14 +13,8 @@ use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 
-/// How often the objects are looked at. It asks nobody.
-const PERIOD: Duration = Duration::from_secs(5);
-
 /// How long it takes at least from one volume to the next: each record is written to the disk.
 const PACE: Duration = Duration::from_millis(100);
-
-/// How soon a record that could not be written is tried again.
-const AFTER_FAILURE: Duration = Duration::from_secs(300);
 
 /// What was last done about a volume's record.
 enum Recorded {
@@ -37,7 +31,8 @@ pub async fn run(context: &Context) {
         if let Err(failure) = record_all(context, &mut recorded).await {
             debug!("noting whose volumes are failed: {failure}");
         }
-        sleep(PERIOD + jitter(PERIOD / 4)).await;
+        let pause = context.intervals.owners;
+        sleep(pause + jitter(pause / 4)).await;
     }
 }
 
@@ -58,7 +53,7 @@ async fn record_all(context: &Context, recorded: &mut HashMap<VolumeId, Recorded
             Ok(()) => Recorded::Is(record),
             Err(fault) => {
                 debug!(%volume, "whose the volume is has not been noted: {fault}");
-                Recorded::NotBefore(Instant::now() + AFTER_FAILURE)
+                Recorded::NotBefore(Instant::now() + context.intervals.owner_again)
             }
         };
         recorded.insert(volume, outcome);

@@ -1,7 +1,6 @@
 //! The controller of PersistentVolumes: deletes volumes that were released, and keeps those that are to be kept.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bulkhead_model::objects::names::FINALIZER;
 use bulkhead_model::objects::{claim, persistent_volume};
@@ -24,9 +23,6 @@ use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
 use crate::kubernetes::context::{AgentIdentity, Context};
 use crate::kubernetes::memory::Memory;
 use crate::kubernetes::reconcile::Controller;
-
-/// How soon a volume is looked for again that may be in an absent pool.
-const AWAITING_POOL: Duration = Duration::from_secs(30);
 
 /// The controller.
 pub struct Reclaimer {
@@ -159,7 +155,8 @@ impl Reclaimer {
             info!(object = %object.name_any(), "{note}");
             self.context.events.publish(object, Reason::VolumeDeleteWaiting, note);
         }
-        Action::requeue(AWAITING_POOL + jitter(AWAITING_POOL / 4))
+        let pause = self.context.intervals.absent_pool;
+        Action::requeue(pause + jitter(pause / 4))
     }
 
     async fn reclaim(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {

@@ -1,7 +1,6 @@
 //! The controller of VolumeSnapshotContents.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use kube::ResourceExt;
@@ -16,10 +15,6 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
 use crate::kubernetes::reconcile::Controller;
-
-/// How soon to look again whether the volume of an object that no node has is on this one. As a rule it is on another,
-/// whose agent is about to say so.
-const UNKNOWN_VOLUME_PAUSE: Duration = Duration::from_secs(20);
 
 /// The controller.
 pub struct ContentController {
@@ -43,7 +38,10 @@ impl Controller for ContentController {
             Some(_) if !self.is_labelled(&content) => adoption::label(context, &content).await?,
             Some(_) => return self.serve(&content).await,
             None if adoption::adopt(context, &content).await? => {}
-            None => return Ok(Action::requeue(UNKNOWN_VOLUME_PAUSE + jitter(UNKNOWN_VOLUME_PAUSE))),
+            None => {
+                let pause = context.intervals.unknown_volume;
+                return Ok(Action::requeue(pause + jitter(pause)));
+            }
         }
         // The watch reports it with its label.
         Ok(Action::await_change())

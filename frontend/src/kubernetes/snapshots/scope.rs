@@ -31,10 +31,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kubernetes::intervals::Intervals;
     use crate::kubernetes::snapshots::fixtures::{content, place};
 
     fn scope() -> Scope {
-        Scope { driver: "bulkhead.csi.local".to_owned(), node: "here".to_owned(), place: place() }
+        let (driver, node) = ("bulkhead.csi.local".to_owned(), "here".to_owned());
+        Scope { driver, node, place: place(), intervals: Intervals::default() }
     }
 
     fn on(node: &str) -> VolumeSnapshotContent {
