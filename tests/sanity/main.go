@@ -86,6 +86,9 @@ func main() {
 
 	passed, failed, skipped := count(report)
 	for _, spec := range report.SpecReports {
+		if !spec.State.Is(types.SpecStateSkipped | types.SpecStatePending) && spec.LeafNodeType == types.NodeTypeIt {
+			fmt.Printf("time: %.3f s %s: %s\n", spec.RunTime.Seconds(), config.TestVolumeAccessType, spec.FullText())
+		}
 		if spec.Failed() {
 			fmt.Printf("\n---- %s ----\n%s\n%s\n", spec.FullText(), spec.FailureMessage(), spec.FailureLocation())
 		}

@@ -133,9 +133,15 @@ fn agreed(count: Option<Count>, status: ExitStatus) -> Result<Count> {
     Ok(count)
 }
 
-/// The test named in a line `time: 12.34 s theme::test`.
+/// The test named in a line `time: 12.34 s theme::test` of our suites, or `test theme::test ... ok <12.340s>` of the standard
+/// library's harness. That one names failed tests again, with what they said.
 fn timed_test(line: &str) -> Option<TimedTest> {
-    let (seconds, name) = line.strip_prefix("time: ")?.split_once(" s ")?;
+    let ours = || line.strip_prefix("time: ")?.split_once(" s ");
+    let standard = || {
+        let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+        Some((outcome.split_once(" <")?.1.strip_suffix("s>")?, name))
+    };
+    let (seconds, name) = ours().or_else(standard)?;
     let time = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
     Some(TimedTest { time, name: name.to_owned() })
 }
@@ -152,7 +158,9 @@ mod tests {
         let mut transcript = Transcript::new(Step::Unit, &progress, false);
         let mut push = |text: &str| transcript.push(Output::Stdout, text.as_bytes());
         push("running 3 tests\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; finished in 0.01s\n");
-        push("FAIL! -- 70 Passed | 2 Failed | 1 Pending | 20 Skipped\ntime: 1.50 s theme::test\nnothing passed");
+        push(
+            "FAIL! -- 70 Passed | 2 Failed | 1 Pending | 20 Skipped\ntime: 1.50 s theme::test\ntest a::b ... FAILED <2.000s>\nnothing passed",
+        );
         push("\n5 passed, 1 fa");
         push("iled\n");
         let counts = [(3, 0), (70, 2), (5, 1)].map(|(passed, failed)| Count { passed, failed });
@@ -162,6 +170,7 @@ mod tests {
         assert_eq!(transcript.verdict(2, bad).unwrap(), counts[2]);
         assert_eq!(transcript.verdict_of_parts(0, good).unwrap(), Count { passed: 78, failed: 3 });
         assert!(transcript.verdict(3, good).is_err(), "the last program reported nothing");
-        assert_eq!(transcript.times, [TimedTest { time: Duration::from_millis(1500), name: "theme::test".to_owned() }]);
+        let timed = |time, name: &str| TimedTest { time: Duration::from_millis(time), name: name.to_owned() };
+        assert_eq!(transcript.times, [timed(1500, "theme::test"), timed(2000, "a::b")]);
     }
 }

@@ -1,7 +1,5 @@
 //! Unit and property tests: runs the test programs that the build has produced.
 
-use std::time::Instant;
-
 use anyhow::{Result, bail, ensure};
 
 use super::count::Count;
@@ -20,10 +18,11 @@ pub fn run(programs: &[TestProgram], examples: bool, transcript: &mut Transcript
     for program in programs {
         transcript.say(&format!("== {}", program.name));
         let mut test = command(&program.path.to_string_lossy());
-        test.arg("--quiet").current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
-        let (since, start) = (transcript.counts(), Instant::now());
+        test.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
+        // Only so does the standard library's harness say how long each test took.
+        test.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+        let since = transcript.counts();
         let status = run_with(&mut test, |bytes| transcript.push(Output::Stdout, bytes))?;
-        transcript.took(program.name.clone(), start.elapsed());
         match transcript.verdict(since, status) {
             Ok(count) => sum.add(count),
             Err(error) => broken.push(format!("{} {error}", program.name)),
