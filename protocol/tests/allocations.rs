@@ -25,7 +25,7 @@ fn no_packet_takes_more_memory_than_its_content() {
         Ok(())
     };
     let mut runner =
-        TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1 << 16) });
+        TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1 << 13) });
     runner.run(&proptest::collection::vec(any::<u8>(), 0..600), decode_all).expect("random bytes");
     let behind_a_real_variant = (0_u32..24, proptest::collection::vec(any::<u8>(), 0..300))
         .prop_map(|(variant, rest)| [&variant.to_le_bytes()[..], &rest].concat());

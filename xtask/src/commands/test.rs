@@ -104,7 +104,7 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode
     if steps.iter().any(|step| step.needs_build()) {
         run(workspace, arguments, &steps, units.as_ref(), &report);
     }
-    Ok(report.finish(&workspace.target.join("test-results.xml")))
+    Ok(report.finish(&workspace.target, arguments.filter.is_none()))
 }
 
 fn run(

@@ -1,6 +1,7 @@
 //! What `cargo xtask test` runs, in which order, and with what result.
 
 mod changed;
+mod compared;
 mod count;
 mod failures;
 mod fuzz;
@@ -11,7 +12,6 @@ mod release;
 mod report;
 mod results;
 mod schedule;
-mod slower;
 mod step;
 mod suites;
 mod transcript;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
 
+use super::compared::Former;
 use super::count::Count;
 use super::failures::FailedTest;
 use super::results;
-use super::slower::Former;
 use super::step::Step;
 use super::transcript::{Notable, TimedTest};
 use crate::progress::say;
@@ -69,16 +69,16 @@ impl Report {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
-    /// Writes each test's time and outcome to a file, and prints the summary. Its last line is the total, in which a step
-    /// that broke counts as one failure.
-    pub fn finish(self, file: &Path) -> ExitCode {
+    /// Writes each test's time and outcome to a file in this directory, and prints the summary. Its last line is the total,
+    /// in which a step that broke counts as one failure. Steps that ran whole are what a later run is compared with.
+    pub fn finish(self, directory: &Path, is_whole: bool) -> ExitCode {
         let mut lines = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         lines.sort_by_key(|line| line.step);
         let mut steps = self.notable.into_inner().unwrap_or_else(PoisonError::into_inner);
         steps.sort_by_key(|(step, _)| *step);
-        let former = Former::read(file);
-        name_tests(&steps, &former);
-        match results::write(file, &steps) {
+        let (file, before) = (directory.join("test-results.xml"), directory.join("test-results-before.xml"));
+        name_tests(&steps, &Former::read(&before), is_whole);
+        match results::write(&file, &steps).and_then(|()| results::remember(&before, &steps, is_whole)) {
             Ok(()) => println!("\ntimes and outcomes of all tests: {}", file.display()),
             Err(error) => println!("\nthe tests' times are not written to {}: {error:#}", file.display()),
         }
@@ -100,8 +100,8 @@ impl Report {
     }
 }
 
-/// Prints the failed tests, the slowest ones of each step, and those that have become slow.
-fn name_tests(steps: &[(Step, Notable)], former: &Former) {
+/// Prints the failed tests, the slowest ones of each step, those that have become slow, and those that are gone.
+fn name_tests(steps: &[(Step, Notable)], former: &Former, is_whole: bool) {
     if steps.iter().any(|(_, notable)| !notable.failed.is_empty()) {
         println!("\nfailed tests:");
     }
@@ -125,6 +125,13 @@ fn name_tests(steps: &[(Step, Notable)], former: &Former) {
         println!("\nmore than twice as slow as in the run before, compared with the others:");
     }
     for line in slower {
+        println!("  {line}");
+    }
+    let gone = if is_whole { former.gone(steps) } else { Vec::new() };
+    if !gone.is_empty() {
+        println!("\nin the run before, and not in this one:");
+    }
+    for line in gone {
         println!("  {line}");
     }
 }

@@ -1,6 +1,7 @@
 //! Each test's time and outcome, in the format of JUnit, which CI systems show.
 
 use std::fs::{self, File};
+use std::io::BufReader;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +16,20 @@ use super::transcript::{Notable, TimedTest};
 pub fn write(file: &Path, steps: &[(Step, Notable)]) -> Result<()> {
     fs::create_dir_all(file.parent().context("it is in no directory")?)?;
     report(steps).serialize(File::create(file)?).context("write it")
+}
+
+/// Keeps the tests of these steps in a file, with those of the steps that ran before, for a later run to be compared with.
+pub fn remember(file: &Path, steps: &[(Step, Notable)], is_whole: bool) -> Result<()> {
+    if !is_whole {
+        return Ok(());
+    }
+    let mut all = report(steps);
+    let before = File::open(file).ok().and_then(|file| Report::deserialize(BufReader::new(file)).ok());
+    let others = before.into_iter().flat_map(|before| before.test_suites);
+    let others: Vec<_> =
+        others.filter(|suite| steps.iter().all(|(step, _)| suite.name.as_str() != step.name())).collect();
+    all.add_test_suites(others);
+    all.serialize(File::create(file)?).context("write it")
 }
 
 fn report(steps: &[(Step, Notable)]) -> Report {

@@ -1,4 +1,4 @@
-//! Tests that take much longer than they did: compared with the run before, in which this machine may have been faster or
+//! Tests that take much longer than they did, or are gone: compared with the run before, in which this machine may have been faster or
 //! slower, so that the other tests say how much.
 
 use std::collections::BTreeMap;
@@ -35,6 +35,17 @@ impl Former {
                 .filter_map(move |case| Some(((step.clone(), case.name.to_string()), case.time?)))
         });
         Self(times.collect())
+    }
+
+    /// A line for each test that these steps had, and have no more.
+    pub fn gone(&self, steps: &[(Step, Notable)]) -> Vec<String> {
+        let has = |name: &str, of: &Notable| {
+            of.times.iter().any(|test| test.name == name) || of.failed.iter().any(|test| test.name == name)
+        };
+        let gone = self.0.keys().filter(|(step, name)| {
+            steps.iter().any(|(now, notable)| now.name() == step && !notable.times.is_empty() && !has(name, notable))
+        });
+        gone.map(|(step, name)| format!("{step}: {name}")).collect()
     }
 
     /// A line for each test that has become slow.
@@ -86,5 +97,9 @@ mod tests {
         assert!(slower.len() == 1 && slower[0].starts_with("host: d: 24.0 s, before 10.0 s"), "{slower:?}");
         assert_eq!(former.slower(&steps([30, 31, 32, 50])), Vec::<String>::new(), "a slow machine slows all");
         assert_eq!(Former::default().slower(&steps([30, 31, 32, 50])), Vec::<String>::new());
+        let mut without = steps([10, 11, 9, 20]);
+        assert_eq!(former.gone(&without), Vec::<String>::new());
+        without[0].1.times.truncate(3);
+        assert_eq!(former.gone(&without), ["host: d"]);
     }
 }
