@@ -61,6 +61,7 @@ func main() {
 	flag.StringVar(&config.TestVolumeAccessType, "access", "mount", "mount or block")
 	flag.Int64Var(&config.TestVolumeSize, "size", 16<<20, "size of volumes in bytes")
 	flag.Int64Var(&config.TestVolumeExpandSize, "expanded-size", 32<<20, "size of volumes that have grown")
+	volumes := flag.String("volumes", "", "what the report calls the volumes; their access unless it is given")
 	uncopyable := flag.Bool("uncopyable", false, "volumes with these parameters cannot be copied: skip what copies one")
 	config.TestVolumeParameters = pairs("parameter", "KEY=VALUE, a parameter of volumes; may be repeated")
 	config.TestVolumeMutableParameters = pairs("attribute", "KEY=VALUE, what volumes are modified to have; may be repeated")
@@ -68,6 +69,9 @@ func main() {
 	if config.Address == "" || config.TargetPath == "" || config.StagingPath == "" {
 		fmt.Fprintln(os.Stderr, "-endpoint, -targets and -staging are needed; see -help")
 		os.Exit(2)
+	}
+	if *volumes == "" {
+		*volumes = config.TestVolumeAccessType
 	}
 
 	context := sanity.GinkgoTest(&config)
@@ -81,13 +85,13 @@ func main() {
 		suite.SkipStrings = copying
 	}
 	verdict := &outcome{}
-	ginkgo.RunSpecs(verdict, "CSI sanity, "+config.TestVolumeAccessType+" access", suite, reporter)
+	ginkgo.RunSpecs(verdict, "CSI sanity, "+*volumes, suite, reporter)
 	context.Finalize()
 
 	passed, failed, skipped := count(report)
 	for _, spec := range report.SpecReports {
 		if !spec.State.Is(types.SpecStateSkipped | types.SpecStatePending) && spec.LeafNodeType == types.NodeTypeIt {
-			fmt.Printf("time: %.3f s %s: %s\n", spec.RunTime.Seconds(), config.TestVolumeAccessType, spec.FullText())
+			fmt.Printf("time: %.3f s %s: %s\n", spec.RunTime.Seconds(), *volumes, spec.FullText())
 		}
 		if spec.Failed() {
 			fmt.Printf("\n---- %s ----\n%s\n%s\n", spec.FullText(), spec.FailureMessage(), spec.FailureLocation())

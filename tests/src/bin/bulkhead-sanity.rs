@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 
 fn mount_access(rig: &mut Rig) -> Result<()> {
     // They are directories, which cannot be copied, even where the pool can copy others.
-    sanity(rig, "mount", &["-uncopyable", "-attribute=inodes=2000"].map(str::to_owned))
+    sanity(rig, "mount", &["-volumes=directory", "-uncopyable", "-attribute=inodes=2000"].map(str::to_owned))
 }
 
 fn block_access(rig: &mut Rig) -> Result<()> {
@@ -32,8 +32,8 @@ fn filesystems_in_images(rig: &mut Rig) -> Result<()> {
     rig.add_pool_for_filesystems("default")?;
     rig.start()?;
     let sizes = [format!("-size={}", 320 << 20), format!("-expanded-size={}", 512 << 20)];
-    let parameters = ["-parameter=backing=image", "-parameter=sparse=true"].map(str::to_owned);
-    sanity(rig, "mount", &[sizes, parameters].concat())
+    let parameters = ["-volumes=filesystem", "-parameter=backing=image", "-parameter=sparse=true"].map(str::to_owned);
+    sanity(rig, "mount", &[&sizes[..], &parameters].concat())
 }
 
 fn sanity(rig: &mut Rig, access: &str, more: &[String]) -> Result<()> {
