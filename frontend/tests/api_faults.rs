@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use fake::{Act, FakeHelper, Greeting};
+use fake::{Act, FakeHelper, Greeting, PATIENCE};
 use mock_api::agent::{run as agent, status, until};
 use mock_api::{Fault, MockApi};
 
@@ -455,7 +455,7 @@ async fn a_volume_is_called_nobodys_only_by_an_api_server_that_answers() {
     .await;
     let view = agent(&helper, &api);
     let volume: VolumeId = format!("pvc-{UID}").parse().unwrap();
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     loop {
         match view.ownership(&volume).await {
             Ownership::Known(None) => break,

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Request as Call};
 
-use fake::{Act, FakeHelper, Greeting, done, failure, no_volumes, welcome};
+use fake::{Act, FakeHelper, Greeting, PATIENCE, done, failure, no_volumes, welcome};
 use mock_api::MockApi;
 
 const VOLUME: &str = "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
@@ -83,7 +83,7 @@ fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what} did not happen");
+        assert!(begun.elapsed() < PATIENCE, "{what} did not happen");
         sleep(Duration::from_millis(20)).await;
     }
 }

@@ -16,7 +16,7 @@ use bulkhead_protocol::{Reply, Request};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use fake::{Act, FakeHelper, done, no_volumes, roomy};
+use fake::{Act, FakeHelper, PATIENCE, done, no_volumes, roomy};
 use mock_api::{Fault, MockApi};
 use program::Frontend;
 
@@ -71,7 +71,7 @@ async fn until(frontend: &Frontend, what: &str, is_done: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_done() {
         assert!(peak(frontend) < MOST, "it needs {} MiB", peak(frontend) >> 20);
-        assert!(begun.elapsed() < Duration::from_secs(300), "{what} did not happen: {}", frontend.log());
+        assert!(begun.elapsed() < PATIENCE, "{what} did not happen: {}", frontend.log());
         sleep(Duration::from_millis(50)).await;
     }
     println!("{what}: {} MiB, after {:?}", peak(frontend) >> 20, begun.elapsed());

@@ -27,7 +27,7 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tonic::Code;
 
-use fake::{Act, FakeHelper, Greeting, creation, done, failure, no_volumes, size, welcome};
+use fake::{Act, FakeHelper, Greeting, PATIENCE, creation, done, failure, no_volumes, size, welcome};
 use mock_api::{Fault, MockApi};
 use program::{Frontend, address, ask, channel, get};
 
@@ -95,7 +95,7 @@ async fn readyz(address: &str, status: u16, part: &str) {
         if found.0 == status && found.1.contains(part) {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(40), "not {status} with {part:?}: {found:?}");
+        assert!(begun.elapsed() < PATIENCE, "not {status} with {part:?}: {found:?}");
         assert_eq!(get(address, "/healthz").await, (200, "ok\n".to_owned()), "it lives all the time");
         sleep(Duration::from_millis(50)).await;
     }
@@ -243,7 +243,7 @@ async fn pools_are_measured_and_their_conditions_counted() {
         if expected.iter().all(|line| metrics.contains(line)) {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{metrics}");
+        assert!(begun.elapsed() < PATIENCE, "{metrics}");
         sleep(Duration::from_millis(100)).await;
     }
 }

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tonic::Code;
 
-use fake::{Act, FakeHelper, creation, done, failure, no_volumes, size};
+use fake::{Act, FakeHelper, PATIENCE, creation, done, failure, no_volumes, size};
 use mock_api::MockApi;
 use program::{Frontend, address, channel, get};
 
@@ -196,7 +196,7 @@ async fn one_call_too_many_waits_at_the_client() {
     // Each of them makes one request, and what is looked at from time to time may make one more for a moment.
     let begun = Instant::now();
     while requests_in_progress(&frontend).await < CALLS {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{} calls came", requests_in_progress(&frontend).await);
+        assert!(begun.elapsed() < PATIENCE, "{} calls came", requests_in_progress(&frontend).await);
         sleep(Duration::from_millis(10)).await;
     }
     sleep(Duration::from_millis(500)).await;

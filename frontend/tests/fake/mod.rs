@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::helper::Helper;
@@ -20,6 +21,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_seqpacket::ancillary::AncillaryMessageWriter;
 use tokio_seqpacket::{UnixSeqpacket, UnixSeqpacketListener};
+
+/// Only guards against hanging, on however slow a machine.
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What the fake does with a request.
 pub enum Act {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::MockApi;
-use crate::fake::FakeHelper;
+use crate::fake::{FakeHelper, PATIENCE};
 
 /// Runs the agent of `node-1` for as long as the test lasts, and returns a view of it.
 pub fn run(helper: &FakeHelper, api: &MockApi) -> View {
@@ -32,12 +32,12 @@ pub fn run(helper: &FakeHelper, api: &MockApi) -> View {
 
 /// Looks until there is something to see, and returns it.
 pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < end, "{what} did not happen within 30 s");
+        assert!(Instant::now() < end, "{what} did not happen");
         sleep(Duration::from_millis(20)).await;
     }
 }

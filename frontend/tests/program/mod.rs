@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::fake::FakeHelper;
+use crate::fake::{FakeHelper, PATIENCE};
 
 /// The running program.
 pub struct Frontend {
@@ -43,7 +43,7 @@ impl Frontend {
     pub async fn says(&self, part: &str) {
         let begun = Instant::now();
         while !self.log().contains(part) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "the log does not contain {part:?}: {}", self.log());
+            assert!(begun.elapsed() < PATIENCE, "the log does not contain {part:?}: {}", self.log());
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -59,7 +59,7 @@ impl Frontend {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(begun.elapsed() < Duration::from_secs(30), "it does not end: {}", self.log());
+            assert!(begun.elapsed() < PATIENCE, "it does not end: {}", self.log());
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -77,7 +77,7 @@ pub async fn channel(path: &Path) -> Channel {
     let path = path.to_owned();
     let begun = Instant::now();
     while UnixStream::connect(&path).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "nobody listens at {}", path.display());
+        assert!(begun.elapsed() < PATIENCE, "nobody listens at {}", path.display());
         sleep(Duration::from_millis(10)).await;
     }
     let connect = service_fn(move |_| {

@@ -159,10 +159,20 @@ fn start_with(rig: &mut Rig, call: &Call, fault: Fault) -> Result<bool> {
         Fault::Kill => matches!(started, Ok(Started::Ended(_))),
         Fault::Error(_) => injected(rig),
     };
-    rig.start_helper().context("the start after the fault")?;
-    let after = || knows_what_is_published(rig).and_then(|()| emptied_but_volumes(rig));
-    let outcome = outcome.and_then(|()| after().context("the start after the fault"));
-    rig.kill_helper()?;
+    let end = Instant::now() + rig.patience(Duration::from_secs(20));
+    let after = loop {
+        rig.start_helper().context("the start after the fault")?;
+        let after = knows_what_is_published(rig).and_then(|()| emptied_but_volumes(rig));
+        // While a process of the former helper is still ending, it holds the pool. Once it does not, this helper ends in
+        // order, to be started anew.
+        if after.is_ok() || Instant::now() > end || rig.running_helper()?.check_alive().is_ok() {
+            break after;
+        }
+        rig.await_end_of_helper(Duration::ZERO)?;
+    };
+    let outcome = outcome.and_then(|()| after.context("the start after the fault"));
+    // It may just be ending.
+    rig.abandon();
     outcome.map(|()| caused)
 }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -25,6 +25,8 @@ cases! {
 
 const SIZE: u64 = 1 << 20;
 const DELETIONS: usize = 60;
+/// More lines than a pipe and the helper have room for.
+const FLOOD: usize = 4000;
 
 /// Makes the helper log to a pipe from its next start.
 fn pipe(rig: &mut Rig) -> Result<BufReader<File>> {
@@ -65,17 +67,17 @@ fn a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly(rig: &mut Rig
     let (client, floods) = (rig.helper()?, [rig.helper()?, rig.helper()?]);
     let ids: Vec<String> = (0..DELETIONS).map(|number| format!("vol-{number:02}")).collect();
     let (done, patience) = (AtomicBool::new(false), rig.patience(Duration::from_secs(10)));
+    let (answered, read, is_flooded) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     let logged = std::thread::scope(|scope| -> Result<BTreeSet<String>> {
         let reader = scope.spawn(|| -> Result<BTreeSet<String>> {
-            let (mut found, mut line, mut seen) = (BTreeSet::new(), String::new(), 0_u64);
-            let mut is_flooded = false;
+            let (mut found, mut line, mut is_said) = (BTreeSet::new(), String::new(), false);
             while log.read_line(&mut line)? > 0 {
-                seen += 1;
+                let seen = read.fetch_add(1, Relaxed);
                 if line.contains("audit operation=delete ") && line.contains(" outcome=ok ") {
                     found.extend(line.split(' ').find_map(|word| word.strip_prefix("volume=")).map(str::to_owned));
                 }
                 if line.contains("log lines are missing") {
-                    is_flooded = true;
+                    is_said = true;
                     ensure!(line.trim_end().ends_with(" others=0"), "{line}");
                 }
                 // The last line that this test causes.
@@ -83,30 +85,38 @@ fn a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly(rig: &mut Rig
                     break;
                 }
                 line.clear();
-                // However slow the helper is, it is faster than this.
-                if !done.load(Relaxed) && (!is_flooded || seen % 4 == 0) {
+                if !is_flooded.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(20));
+                } else if !done.load(Relaxed) && seen % 4 == 0 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-            ensure!(is_flooded, "the reads do not flood the log");
+            ensure!(is_said, "the reads do not flood the log");
             Ok(found)
         });
         let outcome = (|| -> Result<()> {
             ids.iter().try_for_each(|id| client.ask(&create(id, directory_spec(SIZE))).map(drop))?;
             for (number, flood) in floods.iter().enumerate() {
-                let done = &done;
+                let (done, answered) = (&done, &answered);
                 scope.spawn(move || -> Result<()> {
                     let usage = Request::Usage { volume: volume(own("vol-x")), target: None };
                     let status = Request::PoolStatus { pool: "default".parse()? };
                     while !done.load(Relaxed) {
                         let _ = flood.request(if number == 0 { &status } else { &usage })?;
+                        answered.fetch_add(1, Relaxed);
                     }
                     Ok(())
                 });
             }
-            std::thread::sleep(Duration::from_millis(300));
+            let begun = Instant::now();
+            while answered.load(Relaxed) < read.load(Relaxed) + FLOOD {
+                ensure!(begun.elapsed() < 6 * patience, "{answered:?} reads are answered");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            is_flooded.store(true, Relaxed);
             ids.iter().try_for_each(|id| insist(&client, id, patience))
         })();
+        is_flooded.store(true, Relaxed);
         std::thread::sleep(Duration::from_millis(200));
         done.store(true, Relaxed);
         let ended = insist(&client, "the-last", patience);
