@@ -22,9 +22,9 @@ use crate::workspace::TestProgram;
 /// The steps of each lane, in their order, so that all end at about the same time: the one on a node, which waits most, has
 /// a lane of its own. What fails most often and soonest comes first. A step that uses another's machine follows it directly.
 const LANES: [&[Step]; 4] = [
-    &[Step::Host, Step::Ext4, Step::PowerCut, Step::Release],
-    &[Step::Unit, Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e],
-    &[Step::Kubernetes, Step::OlderKubernetes, Step::Systemd],
+    &[Step::Host, Step::Unit, Step::Systemd, Step::Release],
+    &[Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e],
+    &[Step::Kubernetes, Step::OlderKubernetes, Step::Ext4, Step::PowerCut],
     &[Step::Node],
 ];
 
