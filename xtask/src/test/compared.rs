@@ -1,5 +1,5 @@
-//! Tests that take much longer than they did, or are gone: compared with the run before, in which this machine may have been faster or
-//! slower, so that the other tests say how much.
+//! Tests that take much longer than they did, or are gone: compared with the run before, in which this machine may have
+//! been faster or slower, so that the other tests say how much.
 
 use std::collections::BTreeMap;
 use std::fs::File;
