@@ -83,7 +83,7 @@ async fn claims_as_large_as_the_api_server_stores_need_no_more_memory_than_other
     let api = MockApi::start(helper.directory(), classes(), |_, _| None).await;
     let large = |number| {
         let mut claim = claim(number, "bulkhead.csi.local", "node-1");
-        let name = "line\n".repeat(130_000);
+        let name = format!("line {}\n", "x".repeat(1000)).repeat(650);
         claim["spec"]["dataSourceRef"] = json!({ "kind": "VolumeSnapshot", "name": name });
         claim["spec"]["dataSource"] = claim["spec"]["dataSourceRef"].clone();
         claim
