@@ -11,21 +11,36 @@ use crate::process::{command, run_quietly};
 use crate::progress::timed;
 use crate::workspace::Architecture;
 
-/// A view of the configured package sources.
+/// Debian's archive, and the keys that its suites are signed with.
+const ARCHIVE: &str = "http://deb.debian.org/debian";
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The name of a private list of sources.
+const SOURCES_LIST: &str = "sources.list";
+
+/// A view of package sources.
 pub struct Apt {
     architecture: Architecture,
-    /// Lists and archives for an architecture other than the host's, which the host's own apt must not see.
+    /// Lists and archives that the host's own apt must not see: for another architecture, or of another suite.
     private: Option<PathBuf>,
+    /// The suite of Debian's archive that is the only source, in place of those that this host is set up for.
+    suite: Option<&'static str>,
 }
 
 impl Apt {
     /// The sources as configured on this host; for another architecture, with separate lists in the cache.
     pub fn new(cache: &Path, architecture: Architecture) -> Result<Self> {
         if architecture == Architecture::host() {
-            return Ok(Apt { architecture, private: None });
+            return Ok(Apt { architecture, private: None, suite: None });
         }
         let directory = cache.join(format!("apt-{}", architecture.debian()));
-        Ok(Apt { architecture, private: Some(directory) })
+        Ok(Apt { architecture, private: Some(directory), suite: None })
+    }
+
+    /// One suite of Debian's archive, whatever this host is set up for.
+    pub fn of_suite(cache: &Path, architecture: Architecture, suite: &'static str) -> Self {
+        let directory = cache.join(format!("apt-{suite}-{}", architecture.debian()));
+        Apt { architecture, private: Some(directory), suite: Some(suite) }
     }
 
     /// Debian's name for the architecture of these packages.
@@ -85,17 +100,28 @@ impl Apt {
             for name in ["Architecture", "Architectures"] {
                 command.arg("-o").arg(format!("APT::{name}={}", self.architecture()));
             }
+            if self.suite.is_some() {
+                command.arg("-o").arg(format!("Dir::Etc::sourcelist={}", directory.join(SOURCES_LIST).display()));
+                command.arg("-o").arg("Dir::Etc::sourceparts=/dev/null");
+            }
         }
         command
     }
 
-    /// Fetches the lists for another architecture if there are none yet.
+    /// Fetches the private lists if there are none yet.
     fn prepare(&self) -> Result<()> {
         match &self.private {
             Some(directory) if !directory.join("status").exists() => {
                 fs::create_dir_all(directory.join("lists/partial"))?;
                 fs::create_dir_all(directory.join("archives/partial"))?;
-                timed(format_args!("fetching the package lists for {}", self.architecture()), || {
+                if let Some(suite) = self.suite {
+                    fs::write(
+                        directory.join(SOURCES_LIST),
+                        format!("deb [signed-by={KEYS}] {ARCHIVE} {suite} main\n"),
+                    )?;
+                }
+                let of = self.suite.unwrap_or(self.architecture());
+                timed(format_args!("fetching the package lists for {of}"), || {
                     // An empty list of installed packages; that it exists also means that the lists are complete.
                     File::create(directory.join("status"))?;
                     self.refresh().inspect_err(|_| drop(fs::remove_file(directory.join("status"))))

@@ -120,8 +120,7 @@ impl Machine {
     pub fn provide_kernel(workspace: &Workspace) -> Result<()> {
         let options = Options::new(Vec::new());
         if engine::suits_user_mode(&options) {
-            let cache = workspace.machine_cache()?;
-            user_mode_kernel::provide(&cache, &Apt::new(&cache, options.architecture)?)?;
+            user_mode_kernel::provide(&workspace.machine_cache()?, options.architecture)?;
         }
         Ok(())
     }

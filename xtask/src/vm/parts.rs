@@ -55,7 +55,7 @@ impl Parts {
         let cache = workspace.machine_cache()?;
         let apt = Apt::new(&cache, options.architecture)?;
         let kernel = if suits_user_mode(options) {
-            user_mode_kernel::provide(&cache, &apt)?
+            user_mode_kernel::provide(&cache, options.architecture)?
         } else {
             let _lock = directory::lock(&cache, "packages")?;
             Kernel::provide(&cache, &apt, options.kernel.as_deref())?

@@ -27,6 +27,8 @@ pub fn program(guest: &Guest<'_>, agent: &UnixStream, network: Option<&OwnedFd>)
     // When it panics, it sends a signal to its whole process group.
     linux.process_group(0);
     linux.env("TMPDIR", MEMORY);
+    // A program of the guest hands over its system calls by a filter, where kernel and host can do that; else it is traced.
+    linux.arg("seccomp=auto");
     linux.arg(format!("mem={}M", guest.memory)).arg(format!("initrd={}", guest.initrd.display()));
     // Files about the process, which would otherwise be in the user's home.
     linux.arg("uml_dir=user-mode/");
