@@ -293,6 +293,12 @@ impl Rig {
         Ok(processes::descendants(self.helper_pid()?)?.first().context("no emptier")?.pid)
     }
 
+    /// How long the helper and the frontend have run on a processor.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let frontend = self.frontend.as_ref().context("the frontend was not started")?.pid();
+        Ok(processes::processor_time(self.helper_pid()?)? + processes::processor_time(frontend)?)
+    }
+
     /// The running frontend.
     pub fn running_frontend(&mut self) -> Result<&mut Daemon> {
         self.frontend.as_mut().context("the frontend was not started")

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
 
 /// A process as described by its `stat` file (proc(5)).
 #[derive(Clone, Debug)]
@@ -98,6 +100,22 @@ pub fn proportional(pid: u32) -> Result<u64> {
     let line = sums.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss in a process's memory")?;
     let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kibibytes * 1024)
+}
+
+/// How long the threads that a process has now have run on a processor.
+pub fn processor_time(pid: impl Display) -> Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).context("list a process's threads")? {
+        let spent = std::fs::read_to_string(thread?.path().join("schedstat")).context("read a thread's time")?;
+        sum += Duration::from_nanos(spent.split(' ').next().unwrap_or_default().parse()?);
+    }
+    Ok(sum)
+}
+
+/// How long this thread has run on a processor.
+pub fn own_processor_time() -> Duration {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(spent.tv_sec).unwrap_or_default(), u32::try_from(spent.tv_nsec).unwrap_or_default())
 }
 
 fn read(pid: i32) -> Option<Process> {
