@@ -4,17 +4,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Waits until `check` succeeds, and returns what it returns.
+/// The most that is waited because a look takes long.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Waits until `check` succeeds, and returns what it returns. Between two looks it waits twice as long as a look took, so
+/// that what is waited for has the processor: some start a program that calculates for a tenth of a second.
 pub fn until<T>(limit: Duration, mut check: impl FnMut() -> Result<T>) -> Result<T> {
     let end = Instant::now() + limit;
     let mut pause = Duration::from_millis(2);
     loop {
-        match check() {
+        let begun = Instant::now();
+        let looked = check();
+        let took = begun.elapsed();
+        match looked {
             Ok(found) => return Ok(found),
             Err(complaint) if Instant::now() >= end => {
                 bail!("still after {:.1} s: {complaint:#}", limit.as_secs_f64())
             }
-            Err(_) => std::thread::sleep(pause),
+            Err(_) => std::thread::sleep(pause.max((took * 2).min(LONGEST))),
         }
         pause = (pause * 2).min(Duration::from_millis(100));
     }
