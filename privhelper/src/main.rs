@@ -58,10 +58,10 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     let (state, mut missing, mounts) = recover::recover(config, host, jail, pools, devices)?;
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
     recover::take_over(&service)?;
-    server::start(&service)?;
+    let gate = server::start(&service)?;
     let to_end = Arc::clone(&service);
     server::spawn(move || end_when_asked(&to_end, asked))?;
-    filter::install(Process::Server, config.on_violation)?;
+    filter::install(Process::Server, config.on_violation).map(|()| gate.wait())?;
     service_manager.ready(config);
     loop {
         let why = watch(&service.state, &mounts, &mut missing);

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{
@@ -86,12 +86,13 @@ pub fn allow_descriptors(pools: usize) -> Result<(), String> {
     allowed.map_err(|error| format!("the limit of open files must be at least {number} (LimitNOFILE=): {error}"))
 }
 
-/// Starts the threads, and returns when each has a working directory of its own. The seccomp filter, which is installed
-/// after this, allows neither that nor other threads.
+/// Starts the threads, and returns the gate before which each waits, with a working directory of its own. The seccomp
+/// filter, which is installed after this, allows neither that nor other threads. Who installs it opens the gate: before,
+/// nothing is accepted.
 ///
 /// # Errors
 /// A sentence when one cannot be started.
-pub fn start(service: &Arc<Service>) -> Result<(), String> {
+pub fn start(service: &Arc<Service>) -> Result<Arc<Barrier>, String> {
     let mut threads: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
     let (closing, closed) = sync_channel::<OwnedFd>(MOST_CLOSING);
     threads.push(Box::new(move || closed.into_iter().for_each(drop)));
@@ -111,18 +112,18 @@ pub fn start(service: &Arc<Service>) -> Result<(), String> {
         threads.push(Box::new(move || work(&own, &closing)));
     }
     let (report, reports) = channel();
+    let number = threads.len();
+    let gate = Arc::new(Barrier::new(number.saturating_add(1)));
     for work in threads {
-        let report = report.clone();
+        let (report, gate) = (report.clone(), Arc::clone(&gate));
         spawn(move || {
             let _ = report.send(process::own_working_directory());
-            drop(report);
+            gate.wait();
             work();
         })?;
     }
-    drop(report);
-    reports
-        .iter()
-        .try_for_each(|result| result.map_err(|error| format!("cannot unshare a thread's working directory: {error}")))
+    let reported: SysResult<()> = reports.iter().take(number).collect();
+    reported.map(|()| gate).map_err(|error| format!("cannot unshare a thread's working directory: {error}"))
 }
 
 /// Starts one thread.

@@ -18,6 +18,7 @@ use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions, program};
+use bulkhead_tests::strace;
 use tonic::Code;
 
 cases! {
@@ -38,6 +39,7 @@ cases! {
     check_says_what_to_mend: Bare,
     a_private_publish_directory_is_refused: Bare + Kernel,
     a_stale_socket_is_replaced: Bare,
+    nothing_is_accepted_before_the_helper_is_confined: Bare,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -408,5 +410,21 @@ fn a_stale_socket_is_replaced(rig: &mut Rig) -> Result<()> {
     rig.start()?;
     let helper = rig.helper()?;
     helper.ask(&create(own("vol-a"), directory_spec(SIZE)))?;
+    Ok(())
+}
+
+fn nothing_is_accepted_before_the_helper_is_confined(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let trace = rig.work().join("trace");
+    let mut helper = Daemon::start("helper", &mut strace::started(&rig.helper_command()?, &trace, None), &rig.logs())?;
+    helper
+        .wait_until(rig.patience(Duration::from_secs(20)), || HelperClient::welcomed(&rig.helper_socket()).map(drop))?;
+    let own = format!("{} ", helper.pid());
+    helper.kill()?;
+    let written = fs::read_to_string(&trace)?;
+    let filter = |line: &str| line.starts_with(&own) && line.contains("seccomp(SECCOMP_SET_MODE_FILTER");
+    let confined = written.lines().position(filter).context("it has no filter")?;
+    let accepting = written.lines().position(|line| line.contains("accept4(")).context("it accepts nothing")?;
+    ensure!(confined < accepting, "a thread accepts in line {accepting}, the filter is installed in line {confined}");
     Ok(())
 }
