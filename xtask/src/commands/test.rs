@@ -44,6 +44,9 @@ pub struct TestArguments {
     /// Use the suites and the programs under test from an earlier build. Unit tests are built nevertheless.
     #[arg(long)]
     no_build: bool,
+    /// Also check the source as `cargo xtask lint` does, while the tests run.
+    #[arg(long)]
+    lint: bool,
     /// Instead of running the tests, test them: change the protocol, and the parts of the helper that make no system
     /// calls, in small ways, and list the changes that no unit test notices. This takes long, and no other option
     /// includes it.
@@ -153,6 +156,7 @@ fn run(
         unit_tests,
         examples: units.is_none(),
         may_be_empty: arguments.filter.is_some(),
+        lint: arguments.lint,
     };
     schedule.run(report);
 }

@@ -1,6 +1,7 @@
 //! Lanes of steps that run side by side. A machine keeps about one processor busy, and the suites on this host wait much of
 //! the time, so a host with two processors has work to do until the end.
 
+use std::env::current_exe;
 use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -15,6 +16,7 @@ use super::step::Step;
 use super::suites::Suites;
 use super::transcript::Transcript;
 use super::unit;
+use crate::process::{command, run_with};
 use crate::progress::{say, set_topic};
 use crate::vm::Machine;
 use crate::workspace::TestProgram;
@@ -41,6 +43,8 @@ pub struct Schedule<'a> {
     pub examples: bool,
     /// Whether a step may find no tests.
     pub may_be_empty: bool,
+    /// Whether the source is checked meanwhile.
+    pub lint: bool,
 }
 
 impl Schedule<'_> {
@@ -53,6 +57,9 @@ impl Schedule<'_> {
         thread::scope(|scope| {
             if !live {
                 scope.spawn(move || progress.say_until_closed(&closed));
+            }
+            if self.lint {
+                scope.spawn(|| report.preparation("check the source", check_source));
             }
             let lanes = lanes.map(|lane| scope.spawn(move || self.run_lane(lane, live, progress, report)));
             let ended = lanes.map(|lane| lane.join());
@@ -105,6 +112,15 @@ impl Schedule<'_> {
         ensure!(self.may_be_empty || count != Count::default(), "ran no test");
         Ok(count)
     }
+}
+
+/// Runs `cargo xtask lint`, whose output is part of the error if it fails.
+fn check_source() -> Result<()> {
+    let mut output = Vec::new();
+    let mut lint = command(&current_exe()?.to_string_lossy());
+    let status = run_with(lint.arg("lint"), |part| output.extend_from_slice(part))?;
+    ensure!(status.success(), "`cargo xtask lint` finds something\n{}", String::from_utf8_lossy(&output));
+    Ok(())
 }
 
 #[cfg(test)]

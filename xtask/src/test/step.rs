@@ -116,9 +116,9 @@ impl Step {
         !matches!(self, Step::Policy | Step::Unit) && !self.needs_root()
     }
 
-    /// Returns whether its machine is user-mode Linux, where that exists: not if it is about systemd, or another kernel.
+    /// Returns whether its machine is user-mode Linux, where that exists: not if it is about another architecture.
     pub fn runs_in_user_mode(self) -> bool {
-        self.needs_machine() && !matches!(self, Step::Systemd | Step::Release)
+        self.needs_machine() && self != Step::Release
     }
 
     /// Returns whether it makes mounts and loop devices on this host, or starts programs as another user, which
