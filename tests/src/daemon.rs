@@ -81,6 +81,12 @@ impl Daemon {
         })
     }
 
+    /// Whether it has ended in order, to be started anew.
+    pub fn wants_another_start(&mut self) -> Result<bool> {
+        let has_ended = self.child.try_wait()?.is_some_and(|status| status.success());
+        Ok(has_ended && self.own_log()?.contains("to be started anew"))
+    }
+
     /// Fails if it has ended.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {

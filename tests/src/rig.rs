@@ -241,6 +241,12 @@ impl Rig {
     pub fn await_frontend(&mut self) -> Result<()> {
         let end = Instant::now() + self.patience(Duration::from_secs(20));
         loop {
+            // What others have on this host may not have answered while it started. A service manager does the same.
+            if let Some(helper) = &mut self.helper
+                && helper.wants_another_start()?
+            {
+                self.start_helper()?;
+            }
             // There is nothing to wait for once either of them has ended.
             for daemon in [&mut self.frontend, &mut self.helper].into_iter().flatten() {
                 daemon.check_alive()?;
