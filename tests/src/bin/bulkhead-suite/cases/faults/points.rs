@@ -143,8 +143,9 @@ impl Tally {
         println!("{tried} points were tried, {} of which were not come to: {missed:?}", missed.len());
         ensure!(failed == 0, "{failed} of {tried} points failed; they are listed above");
         let number = missed.len();
+        // Where few are tried, a few more than a fifth may be among them by chance.
         ensure!(
-            number * 5 <= tried,
+            number <= tried / 5 + 2,
             "{number} of {tried} calls were not come to: the operations differ from run to run"
         );
         Ok(())
