@@ -24,6 +24,9 @@ use crate::sys::{Errno, Error as SysError, Result as SysResult};
 /// How long a device may take to answer after others have used up the time of all.
 const LEAST: Duration = Duration::from_millis(200);
 
+/// How long what has failed is left alone before it is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// What the devices have said of themselves.
 #[derive(Debug, Default)]
 pub struct Devices {
@@ -75,9 +78,16 @@ pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices
     while let Some(first) = numbers.first().copied() {
         let ask = |line: &OwnedFd| {
             let Ok(nodes) = file::open_at_start("/", OFlags::RDONLY | OFlags::DIRECTORY) else { return };
-            for number in &numbers {
-                let answer = bulkhead_protocol::encode(&(*number, look(&nodes, *number)));
-                let _ = answer.map(|packet| socket::send(line, &packet, None));
+            let mut left = numbers.clone();
+            // A failure may be transient. Each is asked before one is asked again, so that no start waits for each of many.
+            for _ in 0..4 {
+                left.retain(|number| {
+                    let found = look(&nodes, *number);
+                    let answer = bulkhead_protocol::encode(&(*number, &found));
+                    let _ = answer.map(|packet| socket::send(line, &packet, None));
+                    matches!(found, Found::Failed(_))
+                });
+                std::thread::sleep(PAUSE.saturating_mul(u32::from(!left.is_empty())));
             }
         };
         let mut found = BTreeMap::new();
@@ -90,9 +100,13 @@ pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices
             Ok(()) if numbers.is_empty() => {}
             Ok(()) => return Err(format!("cannot look at loop device {first}").into()),
             Err(waiting) => {
-                let silent = numbers.pop_first().unwrap_or(first);
-                log::error!("a loop device does not answer: its volume is not attached until it does number={silent}");
-                devices.silent.insert(silent);
+                // Without any, it is one that has failed before.
+                if let Some(silent) = numbers.pop_first() {
+                    log::error!(
+                        "a loop device does not answer: its volume is not attached until it does number={silent}"
+                    );
+                    devices.silent.insert(silent);
+                }
                 devices.waiting.push(waiting);
             }
         }
@@ -112,23 +126,13 @@ fn list(block_devices: &OwnedFd) -> SysResult<BTreeSet<u32>> {
 }
 
 fn look(nodes: &OwnedFd, number: u32) -> Found {
-    let look = || {
-        let name = format!("look{number}");
-        loopdevice::make_node(nodes.as_fd(), &name, number)?;
+    let name = format!("look{number}");
+    let binding = loopdevice::make_node(nodes.as_fd(), &name, number).and_then(|()| {
         let device = loopdevice::open_node(nodes.as_fd(), &name, OFlags::RDONLY);
         file::remove(nodes, &*name)?;
         loopdevice::binding(device?)
-    };
-    // A failure may be transient.
-    let mut found = look();
-    for _ in 0..3 {
-        if matches!(found, Ok(_) | Err(SysError { errno: Errno::NXIO, .. })) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-        found = look();
-    }
-    match found {
+    });
+    match binding {
         Ok(found) => {
             let image = (found.image.device, found.image.inode);
             Found::Bound { image, on: found.on, label: found.label }

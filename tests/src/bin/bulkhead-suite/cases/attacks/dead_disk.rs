@@ -4,11 +4,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::csi::requests;
-use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::csi::v1::CreateVolumeRequest;
+use bulkhead_tests::observe::loops::{self, Loop};
+use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, format_image, mount_disk, mount_image, run};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions, program};
@@ -19,6 +21,7 @@ use rustix::io::Errno;
 cases! {
     a_filesystem_that_becomes_read_only_after_an_error: Bare + Kernel,
     a_disk_that_dies_and_comes_back: Bare + Quota,
+    many_devices_of_a_disk_that_has_died_delay_no_start: Bare + Quota,
 }
 
 const HEALTHY: &str = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 0";
@@ -49,14 +52,7 @@ fn a_filesystem_that_becomes_read_only_after_an_error(rig: &mut Rig) -> Result<(
 
 fn a_disk_that_dies_and_comes_back(rig: &mut Rig) -> Result<()> {
     let run_options = rig.run_options.clone();
-    let directory = rig.work().join("pools/default");
-    fs::create_dir_all(&directory)?;
-    let image = directory.with_extension("disk");
-    format_image(&run_options, rig.templates(), &image)?;
-    let disk = Disk::make(&image)?;
-    mount_disk(&run_options, &disk.path(), &directory)?;
-    run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
-    rig.pools = vec![Pool::mounted(&run_options, &directory, "default")];
+    let (disk, directory) = on_a_disk(rig)?;
     let device = publish(rig)?;
 
     disk.die()?;
@@ -72,6 +68,65 @@ fn a_disk_that_dies_and_comes_back(rig: &mut Rig) -> Result<()> {
         disk.recover()?;
         mount_disk(&run_options, &disk.path(), &directory)
     })
+}
+
+/// Every look at a device whose file is on a dead disk fails, and is tried again. A start waits for all of them together.
+fn many_devices_of_a_disk_that_has_died_delay_no_start(rig: &mut Rig) -> Result<()> {
+    const VOLUMES: u32 = 60;
+    let (disk, directory) = on_a_disk(rig)?;
+    rig.add_pool("other")?;
+    let csi = rig.started_csi()?;
+    for number in 0..VOLUMES {
+        let id = format!("vol-{number}");
+        let parameters = requests::parameters(&[("pool", "default")]);
+        csi.create_volume(CreateVolumeRequest {
+            parameters,
+            ..requests::create(&id, requests::MIB, requests::block())
+        })?;
+        csi.node_publish_volume(requests::publish(&id, &rig.target(&id), requests::block()))?;
+    }
+    let started = |rig: &mut Rig| {
+        rig.abandon();
+        let begun = Instant::now();
+        rig.start_helper()?;
+        anyhow::Ok(begun.elapsed())
+    };
+    let alive = started(rig)?;
+    let devices: Vec<_> = loops::backed_by(&rig.pool().device()?)?.into_iter().map(|device| device.path).collect();
+    let is_hold =
+        |found: &Loop| devices.iter().any(|device| Path::new(&found.backing_file).file_name() == device.file_name());
+    let holds: Vec<_> = loops::all()?.into_iter().filter(is_hold).map(|hold| hold.path).collect();
+    disk.die()?;
+    // A write makes the filesystem notice.
+    let _ = fs::write(directory.join("noticed"), "");
+    let _ = rig.pool().sync();
+    let dead = started(rig)?;
+    println!("a start takes {alive:?} beside {VOLUMES} devices, and {dead:?} once their disk is dead");
+    rig.abandon();
+    mounts::unmount_all(&rig.publish_directory())?;
+    (0..VOLUMES).try_for_each(|number| fs::remove_file(rig.target(&format!("vol-{number}"))))?;
+    loops::remove(&holds)?;
+    loops::remove(&devices)?;
+    disk.recover()?;
+    mounts::unmount_all(&directory)?;
+    rig.pools.remove(0);
+    // Had it waited for each alone, it would have been three times 20 ms.
+    ensure!(dead < alive * 2 + Duration::from_millis(30) * VOLUMES, "{dead:?} in place of {alive:?}");
+    Ok(())
+}
+
+/// Makes the pool `default` on a disk that can die, and returns it with the pool's directory.
+fn on_a_disk(rig: &mut Rig) -> Result<(Disk, PathBuf)> {
+    let run_options = rig.run_options.clone();
+    let directory = rig.work().join("pools/default");
+    fs::create_dir_all(&directory)?;
+    let image = directory.with_extension("disk");
+    format_image(&run_options, rig.templates(), &image)?;
+    let disk = Disk::make(&image)?;
+    mount_disk(&run_options, &disk.path(), &directory)?;
+    run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
+    rig.pools = vec![Pool::mounted(&run_options, &directory, "default")];
+    Ok((disk, directory))
 }
 
 /// Starts everything, and publishes a volume that contains data. Returns the name of the pool's device.
