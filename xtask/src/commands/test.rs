@@ -45,7 +45,7 @@ pub struct TestArguments {
     #[arg(long)]
     no_build: bool,
     /// Also check the source as `cargo xtask lint` does, while the tests run.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "changed")]
     lint: bool,
     /// Instead of running the tests, test them: change the protocol, and the parts of the helper that make no system
     /// calls, in small ways, and list the changes that no unit test notices. This takes long, and no other option
@@ -59,7 +59,7 @@ pub struct TestArguments {
     /// Instead of running the tests, have libFuzzer look for input that breaks what tests/fuzz says of everything that is
     /// read from others: in the targets whose name contains the filter, for a minute each, or for as many seconds as
     /// BULKHEAD_FUZZ_SECONDS says. No other option includes it.
-    #[arg(long, conflicts_with_all = ["all", "steps", "changed", "host_only", "vm_only", "no_build"])]
+    #[arg(long, conflicts_with_all = ["all", "steps", "changed", "host_only", "vm_only", "no_build", "lint"])]
     fuzz: bool,
 }
 
@@ -106,6 +106,8 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode
     }
     if steps.iter().any(|step| step.needs_build()) {
         run(workspace, arguments, &steps, units.as_ref(), &report);
+    } else if arguments.lint {
+        test::check_source(&report);
     }
     Ok(report.finish(&workspace.target, arguments.filter.is_none()))
 }

@@ -23,7 +23,7 @@ pub use self::fuzz::{SHELLS, fuzz};
 pub use self::miri::miri;
 pub use self::mutants::mutants;
 pub use self::report::Report;
-pub use self::schedule::Schedule;
+pub use self::schedule::{Schedule, check_source};
 pub use self::step::Step;
 pub use self::suites::{Suites, require_host};
 pub use self::transcript::Notable;

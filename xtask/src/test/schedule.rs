@@ -59,7 +59,7 @@ impl Schedule<'_> {
                 scope.spawn(move || progress.say_until_closed(&closed));
             }
             if self.lint {
-                scope.spawn(|| report.preparation("check the source", check_source));
+                scope.spawn(|| check_source(report));
             }
             let lanes = lanes.map(|lane| scope.spawn(move || self.run_lane(lane, live, progress, report)));
             let ended = lanes.map(|lane| lane.join());
@@ -115,12 +115,14 @@ impl Schedule<'_> {
 }
 
 /// Runs `cargo xtask lint`, whose output is part of the error if it fails.
-fn check_source() -> Result<()> {
-    let mut output = Vec::new();
-    let mut lint = command(&current_exe()?.to_string_lossy());
-    let status = run_with(lint.arg("lint"), |part| output.extend_from_slice(part))?;
-    ensure!(status.success(), "`cargo xtask lint` finds something\n{}", String::from_utf8_lossy(&output));
-    Ok(())
+pub fn check_source(report: &Report) {
+    report.preparation("check the source", || {
+        let mut output = Vec::new();
+        let mut lint = command(&current_exe()?.to_string_lossy());
+        let status = run_with(lint.arg("lint"), |part| output.extend_from_slice(part))?;
+        ensure!(status.success(), "`cargo xtask lint` finds something\n{}", String::from_utf8_lossy(&output));
+        Ok(())
+    });
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ struct Source {
 }
 
 /// From the first of these that can be had. Since Linux 6.16 a program of the guest hands over its system calls by a
-/// filter of its own instead of being traced, which takes two thirds of the time.
+/// filter of its own instead of being traced, which takes three quarters of the time.
 const SOURCES: [Source; 2] = [
     Source {
         package: "linux-source-7.2",
