@@ -2,83 +2,158 @@
 //! on a loop device, and attaches the mount to nothing: the server, which gets it, places it. So who can make a mount cannot
 //! place it, and who can place one cannot make it.
 //!
-//! It is a user of its own, and its root holds nothing but the node of the device that is to be mounted, which it can name
-//! and not open.
+//! How long a mount takes is up to whoever wrote to the filesystem: the kernel makes up for what was not finished in it; and
+//! whoever has frozen it holds up its growth. So each is the work of a child of its own, which holds nothing else, and which
+//! nobody waits for longer than they like.
+//!
+//! It is a user of its own, and its root holds nothing but the nodes of the devices that are being mounted, which it can
+//! name and not open.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use caps::Capability::CAP_SYS_ADMIN;
+use serde::{Deserialize, Serialize};
 
 use crate::capabilities::MOUNTER;
 use crate::sys::capability::{allow, raise};
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, xfs};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process, xfs};
 
 /// The node in the mounter's root of the loop device with this number.
 pub fn node(number: u32) -> String {
     format!("loop{number}")
 }
 
-/// Mounts what it is asked to until the server is gone. A request is the number of a loop device. The answer is 0 and comes
-/// with the mount, or it is the kernel's error number.
-pub fn run(server: &OwnedFd) -> Result<(), String> {
-    let mut request = [0; 4];
-    loop {
-        match socket::receive(server, &mut request) {
-            Ok(Received::Packet(4)) => {}
-            Ok(Received::Closed) => return Ok(()),
-            Ok(_) => return Err("the mounter received a packet of a wrong length".to_owned()),
-            Err(SysError { errno: Errno::INTR, .. }) => continue,
-            Err(error) => return Err(format!("the mounter cannot receive from the server: {error}")),
+/// What is done by a child of the mounter's. All but a mount is asked for with a descriptor of the filesystem's root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// Mounting the filesystem on the loop device with this number.
+    Mount(u32),
+    /// Bringing what is in memory of a mounted filesystem to its device.
+    Sync,
+    /// Freezing it and thawing it: all of it is on its device then, the superblock too.
+    Settle,
+    /// Thawing it.
+    Thaw,
+    /// Making it this large, in bytes.
+    Grow(u64),
+}
+
+/// No request for it is longer.
+const MAX_LENGTH: usize = 16;
+
+impl Work {
+    /// Does it, and returns the mount if it is one.
+    fn carry_out(self, root: Option<&OwnedFd>) -> SysResult<Option<OwnedFd>> {
+        let _allowed = allow(MOUNTER);
+        let _raised = raise(CAP_SYS_ADMIN)?;
+        match (self, root) {
+            (Self::Mount(number), _) => xfs::mount(&format!("/{}", node(number))).map(Some),
+            (_, None) => Err(SysError::of(Errno::BADF)),
+            (Self::Sync, Some(root)) => rustix::fs::syncfs(root).by("syncfs").map(|()| None),
+            (Self::Settle, Some(root)) => {
+                // So that there is little left to do while it is frozen.
+                rustix::fs::syncfs(root).by("syncfs")?;
+                xfs::freeze(root)?;
+                match xfs::thaw(root).or_else(|_| xfs::thaw(root)) {
+                    // Somebody else has thawed it.
+                    Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => Ok(None),
+                    // It is frozen still, and so this is not over.
+                    Err(_) => Err(SysError::of(Errno::INPROGRESS)),
+                }
+            }
+            (Self::Thaw, Some(root)) => xfs::thaw(root).map(|()| None),
+            (Self::Grow(size), Some(root)) => xfs::grow(root, size).map(|()| None),
         }
-        let mounted = mount(u32::from_ne_bytes(request));
-        let answer = mounted.as_ref().map_or_else(|error| error.errno.raw_os_error(), |_| 0);
-        let sent = socket::send(server, &answer.to_ne_bytes(), mounted.as_ref().ok().map(AsFd::as_fd));
-        sent.map_err(|error| format!("the mounter cannot answer: {error}"))?;
     }
 }
 
-fn mount(number: u32) -> SysResult<OwnedFd> {
-    let _allowed = allow(MOUNTER);
-    let _raised = raise(CAP_SYS_ADMIN)?;
-    xfs::mount(&format!("/{}", node(number)))
+/// Forks a child for each line that comes, until the server is gone.
+pub fn run(server: &OwnedFd) -> Result<(), String> {
+    loop {
+        let line = match socket::receive_with_descriptor(server, &mut [0; 1]) {
+            Ok((Received::Packet(_), Some(line))) => line,
+            Ok((Received::Closed, None)) => return Ok(()),
+            Ok(_) => return Err("the mounter received a packet that is no line".to_owned()),
+            Err(SysError { errno: Errno::INTR, .. }) => continue,
+            Err(error) => return Err(format!("the mounter cannot receive from the server: {error}")),
+        };
+        // Without a child, the server sees the end of the line.
+        if process::fork().unwrap_or(false) {
+            // It sees the end of the mounter by its connection, of which this is another copy.
+            let alone = socket::close_all_but(&[line.as_fd()]);
+            let _ = alone.and_then(|()| serve(&line));
+            std::process::exit(0);
+        }
+    }
+}
+
+/// Receives what is to be done, does it, and answers: with 0, and the mount if it is one, or with the kernel's error number.
+/// Whoever asked may have stopped waiting.
+fn serve(line: &OwnedFd) -> SysResult<()> {
+    let mut packet = [0; MAX_LENGTH];
+    let (received, root) = socket::receive_with_descriptor(line, &mut packet)?;
+    let packet = if let Received::Packet(length) = received { packet.get(..length) } else { None };
+    let work = packet.and_then(|packet| bulkhead_protocol::decode(packet).ok()).ok_or(SysError::of(Errno::INVAL));
+    let done = work.and_then(|work: Work| work.carry_out(root.as_ref()));
+    // Whoever is told of the end may want to unmount it.
+    drop(root);
+    let errno = done.as_ref().map_or_else(|error| error.errno.raw_os_error(), |_| 0);
+    let mount = done.as_ref().ok().and_then(Option::as_ref);
+    socket::send(line, &errno.to_ne_bytes(), mount.map(AsFd::as_fd))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns what becomes of a mounter that is sent these packets by a server that then ends, and how many answers it
-    /// gives.
-    fn sent(packets: &[&[u8]]) -> (Result<(), String>, usize) {
-        let (server, line) = socket::pair().expect("a pair");
-        for packet in packets {
-            socket::send(&server, packet, None).expect("there is room");
-        }
-        let mounter = std::thread::spawn(move || run(&line));
-        let mut answers = 0;
-        for _ in packets {
-            let mut answer = [0; 4];
-            match socket::receive_with_descriptor(&server, &mut answer) {
-                Ok((Received::Packet(4), None)) if answer != [0; 4] => answers += 1,
-                // What it has not received is lost with it.
-                Ok((Received::Closed, None)) | Err(SysError { errno: Errno::CONNRESET, .. }) => break,
-                other => panic!("{other:?}"),
-            }
+    /// Returns what becomes of a mounter whose server sends these, each with a line unless it is not to have one, and ends;
+    /// and what is answered over the lines to this packet.
+    fn sent(lines: &[bool], packet: &[u8]) -> (Result<(), String>, Vec<Option<i32>>) {
+        let (server, other) = socket::pair().expect("a pair");
+        let mut ours = Vec::new();
+        for has_line in lines {
+            let (line, end) = socket::pair().expect("a pair");
+            socket::send(&server, b"1", has_line.then(|| end.as_fd())).expect("there is room");
+            socket::send(&line, packet, None).expect("there is room");
+            ours.push(line);
         }
         drop(server);
-        (mounter.join().expect("it ends well"), answers)
+        let ended = run(&other);
+        // What it has not received is closed with it.
+        drop(other);
+        let answered = |line: &OwnedFd| {
+            let mut answer = [0; 4];
+            match socket::receive_with_descriptor(line, &mut answer) {
+                Ok((Received::Packet(4), None)) => Some(i32::from_ne_bytes(answer)),
+                Ok((Received::Closed, None)) | Err(SysError { errno: Errno::CONNRESET, .. }) => None,
+                other => panic!("{other:?}"),
+            }
+        };
+        (ended, ours.iter().map(answered).collect())
     }
 
     #[test]
-    fn a_server_gets_an_error_for_any_number_and_nothing_for_anything_else() {
-        let numbers = [0, 7, 0x8_0000, u32::MAX].map(u32::to_ne_bytes);
-        assert_eq!(sent(&numbers.each_ref().map(|number| &number[..])), (Ok(()), 4));
-        assert_eq!(sent(&[]), (Ok(()), 0));
-        for wrong in [&b"123"[..], b"12345", b"1", &[0; 4096]] {
-            let (ended, answers) = sent(&[&numbers[0], wrong, &numbers[1]]);
-            assert!(ended.is_err_and(|complaint| complaint.contains("wrong length")), "{} bytes", wrong.len());
-            assert!(answers <= 1, "{answers} answers");
+    fn a_server_gets_an_error_for_what_cannot_be_done() {
+        let packet = |work: Work| bulkhead_protocol::encode(&work).expect("it can be encoded");
+        for number in [0, 7, 0x8_0000, u32::MAX] {
+            let (ended, answers) = sent(&[true], &packet(Work::Mount(number)));
+            assert!(ended == Ok(()) && answers[0].is_some_and(|errno| errno > 0), "{number}: {answers:?}");
         }
+        for work in [Work::Sync, Work::Settle, Work::Thaw, Work::Grow(1)] {
+            let (_, answers) = sent(&[true, true], &packet(work));
+            assert!(answers.iter().all(|answer| answer.is_some_and(|errno| errno > 0)), "{work:?}: {answers:?}");
+        }
+        for wrong in [&[5][..], &[0], &[0, 255], &[1, 1], &[255; MAX_LENGTH], &[1; MAX_LENGTH + 1]] {
+            assert_eq!(sent(&[true], wrong), (Ok(()), vec![Some(Errno::INVAL.raw_os_error())]), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_mounter_ends_with_its_server_and_at_what_is_no_line() {
+        assert_eq!(sent(&[], &[]), (Ok(()), Vec::new()));
+        let (ended, answers) = sent(&[true, false, true], &[0, 0]);
+        assert!(ended.is_err_and(|complaint| complaint.contains("no line")));
+        assert_eq!(answers.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false]);
     }
 }

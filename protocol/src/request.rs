@@ -36,6 +36,10 @@ pub enum Pace {
     Disk,
     /// The disk, and there may be hundreds at a time, none of them urgent.
     Background,
+    /// The filesystem, for longer the more extents or holes an image has: that is up to whoever writes to it.
+    Extents,
+    /// What a tenant has left unfinished in a filesystem of its own, or has yet to be written out of memory.
+    Content,
 }
 
 /// A capability (capabilities(7)) that carrying out a request may need.
@@ -163,7 +167,7 @@ requests! {
         read_only: bool,
     }
     /// Detaches a block volume's loop device, which no target may still use.
-    LoopDetach "loop-detach", since 1, Prompt, changes, [SysAdmin, Mknod] {
+    LoopDetach "loop-detach", since 1, Content, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
     }
@@ -236,18 +240,18 @@ requests! {
     }
     /// Mounts the filesystem in a volume's image, so that it can be bound to targets. Does nothing if it is mounted.
     /// Since version 4.
-    MountFilesystem "mount-filesystem", since 4, Disk, changes, [SysAdmin, Mknod] {
+    MountFilesystem "mount-filesystem", since 4, Content, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
     }
     /// Unmounts the filesystem in a volume's image, which no target may still use. Since version 4.
-    UnmountFilesystem "unmount-filesystem", since 4, Disk, changes, [SysAdmin, Mknod] {
+    UnmountFilesystem "unmount-filesystem", since 4, Content, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
     }
     /// Grows the image of a volume with a filesystem and, if it is mounted, the filesystem. A size smaller than the
     /// current one is answered with the current one. Since version 4.
-    GrowFilesystem "grow-filesystem", since 4, Disk, changes, [SysAdmin, Mknod] {
+    GrowFilesystem "grow-filesystem", since 4, Content, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
         /// The new size of the image.
@@ -260,7 +264,7 @@ requests! {
     }
     /// Takes a snapshot of a volume that has an image. One that already exists, of the same volume and with the same
     /// name, is taken to be the same snapshot. Since version 4.
-    CreateSnapshot "create-snapshot", since 4, Disk, changes, [SysAdmin, Mknod] {
+    CreateSnapshot "create-snapshot", since 4, Extents, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
         /// The snapshot.
@@ -269,7 +273,7 @@ requests! {
         name_hash: NameHash,
     }
     /// Creates a volume that begins as a copy of a snapshot, or of another volume. Since version 4.
-    CreateFrom "create-from", since 4, Disk, changes, [SysAdmin, Mknod] {
+    CreateFrom "create-from", since 4, Extents, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
         /// The pool to create it in, which must be that of the source.
@@ -317,7 +321,7 @@ requests! {
         inodes: Inodes,
     }
     /// Allocates all of a sparse image, which stays allocated. Since version 4.
-    Allocate "allocate", since 4, Disk, changes, [SysAdmin] {
+    Allocate "allocate", since 4, Extents, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
     }

@@ -28,8 +28,8 @@ pub use calls::{Counts, Owned, Ranges, Sharing};
 pub use error::{CallError, Unreachable};
 pub use outcome::COPY_REFUSALS;
 
-/// The maximum number of connections, not counting those that hang. The helper serves seventeen, and sixteen more for
-/// each pool, and works on sixteen requests for one filesystem at a time.
+/// The maximum number of connections, not counting those that hang. The helper serves seventeen, and more for each pool, and
+/// works on sixteen requests of one pace for one filesystem at a time.
 const CONNECTIONS: usize = 16;
 
 /// How many of them may be used by requests that wait for the disk. One connection always remains for the others.
@@ -37,6 +37,12 @@ const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
 
 /// How many of these may be used by deletions, which come in the hundreds and can wait. The rest remain for creations.
 const FOR_DELETIONS: usize = FOR_SLOW_REQUESTS / 2;
+
+/// How many of these may be used by requests that take as long as a tenant likes, for each of the two reasons: as many as the
+/// helper works on at a time for one filesystem. Who comes first is served first, so none of many keeps another from it.
+const FOR_CONTENT: usize = 4;
+/// See [`FOR_CONTENT`].
+const FOR_EXTENTS: usize = 1;
 
 /// A request that takes longer than this hangs: on a filesystem that is frozen, or whose disk does not answer. It
 /// continues, but others do not wait for it. The helper limits how many hang on one filesystem.
@@ -54,6 +60,8 @@ struct Shared {
     any: Semaphore,
     slow: Semaphore,
     deletions: Semaphore,
+    extents: Semaphore,
+    content: Semaphore,
     idle: Mutex<Vec<Connection>>,
     link: watch::Sender<Link>,
     wanted: Notify,
@@ -67,6 +75,8 @@ impl Helper {
             any: Semaphore::new(CONNECTIONS),
             slow: Semaphore::new(FOR_SLOW_REQUESTS),
             deletions: Semaphore::new(FOR_DELETIONS),
+            extents: Semaphore::new(FOR_EXTENTS),
+            content: Semaphore::new(FOR_CONTENT),
             idle: Mutex::new(Vec::with_capacity(CONNECTIONS)),
             link: watch::Sender::new(Link::away()),
             wanted: Notify::new(),
@@ -138,6 +148,8 @@ impl Shared {
             Pace::Prompt => &[&self.any],
             Pace::Disk => &[&self.slow, &self.any],
             Pace::Background => &[&self.deletions, &self.slow, &self.any],
+            Pace::Extents => &[&self.extents, &self.slow, &self.any],
+            Pace::Content => &[&self.content, &self.slow, &self.any],
         };
         let mut permits = Vec::with_capacity(turns.len());
         for turn in turns {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bulkhead_protocol::{
-    Condition, Error, ErrorKind, Listed, MAX_LISTED, MAX_SNAPSHOTS, PoolName, PoolStatus, Reply, SIZE_STEP, TargetPath,
-    UpTo, Usage, VolumeId, VolumeKind,
+    Condition, Error, ErrorKind, Listed, MAX_LISTED, MAX_SNAPSHOTS, Pace, PoolName, PoolStatus, Reply, SIZE_STEP,
+    TargetPath, UpTo, Usage, VolumeId, VolumeKind,
 };
 use rustix::fs::{FileType, OFlags};
 
@@ -181,7 +181,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let served = pool.served()?;
     let hangs = hangs(served);
     // Held to the end: looking at quotas may take forever as well.
-    let _admitted = if hangs.is_none() { pool.admit()? } else { None };
+    let _admitted = if hangs.is_none() { pool.admit(Pace::Prompt)? } else { None };
     let promised = state.volumes.promised(pool);
     let finding = match hangs.map_or_else(|| served.failure().map(Finding::Failed), |time| Some(Finding::Hangs(time))) {
         Some(finding) => finding,

@@ -59,7 +59,7 @@ fn a_request_that_changes_a_volume_waits_for_nobody_who_holds_it() {
     let state = state();
     for request in requests() {
         for volume in request.volumes() {
-            let held = state.hold(volume).expect("it is free");
+            let held = state.hold(volume, Pace::Disk).expect("it is free");
             let changes = request.row().changes;
             assert_eq!(refusal(&state, &request) == Some(ErrorKind::Busy), changes, "{request:?}");
             drop(held);
@@ -76,10 +76,11 @@ fn exchange(source: Held<'_>, volume: Held<'_>) -> [VolumeId; 2] {
 #[test]
 fn an_operation_on_two_volumes_holds_both() {
     let (state, [one, other]) = (state(), ["vol-a", "vol-b"].map(testing::id));
-    let run = |source, volume| Ok::<_, Error>(exchange(state.hold(source)?, state.hold(volume)?));
+    let run =
+        |source, volume| Ok::<_, Error>(exchange(state.hold(source, Pace::Disk)?, state.hold(volume, Pace::Disk)?));
     assert_eq!(run(&one, &other).expect("both are free"), [one.clone(), other.clone()]);
     for held in [&one, &other] {
-        let _held = state.hold(held).expect("it is free");
+        let _held = state.hold(held, Pace::Disk).expect("it is free");
         assert_eq!(run(&one, &other).expect_err("one of them is held").kind, ErrorKind::Busy);
         assert_eq!(run(&other, &one).expect_err("one of them is held").kind, ErrorKind::Busy);
     }

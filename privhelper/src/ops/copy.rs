@@ -12,10 +12,10 @@ use bulkhead_protocol::{
 use linux_raw_sys::general::fsxattr;
 use rustix::fs::OFlags;
 
-use super::filesystem::{check_growth, check_mark, root, settle_growth};
+use super::filesystem::{check_growth, check_mark, write_out};
 use crate::bookkeeping::{Original, check_filesystem, make};
 use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
-use crate::sys::{Called, Result as SysResult, extents, file};
+use crate::sys::{Result as SysResult, extents, file};
 
 /// Takes a snapshot of a volume. If it already exists, nothing is done, whatever has become of the volume.
 pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash) -> Result<Reply, Error> {
@@ -195,16 +195,10 @@ fn prepare(source: &Held<'_>, volume: &Volume, image: &OwnedFd, before: &mut Opt
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.
 fn flush(state: &State, volume: &Volume, image: &OwnedFd) -> SysResult<()> {
-    let Some(device) = volume.device else { return Ok(()) };
-    match volume.kind() {
-        Kind::Filesystem => match root(volume)? {
-            Some(root) => {
-                settle_growth(image, &root, volume.record.spec.size)?;
-                rustix::fs::syncfs(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?).by("syncfs")
-            }
-            None => Ok(()),
-        },
-        _ => file::sync(state.loops.open_existing(device.number)?),
+    match (volume.device, volume.kind()) {
+        (None, _) => Ok(()),
+        (Some(_), Kind::Filesystem) => write_out(volume, image),
+        (Some(device), _) => file::sync(state.loops.open_existing(device.number)?),
     }
 }
 

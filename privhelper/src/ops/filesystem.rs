@@ -4,20 +4,21 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
-use caps::Capability;
+use bulkhead_protocol::{
+    BlockSize, Bytes, DirectoryMode, Error, ErrorKind, Pace, Reply, VolumeId, VolumeKind, VolumeSpec,
+};
 use rustix::fs::{Mode, OFlags};
 
 use super::loops::{attach, attached, detach, record_numbers};
 use super::use_first;
 use crate::bookkeeping::{grow_image, template};
 use crate::log;
+use crate::mounter::Work;
 use crate::state::layout::{self, DATA};
 use crate::state::{
-    Device, Held, Kind, Mounting, Served, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
+    Device, Held, Kind, Mounting, Pool, Served, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
 };
-use crate::sys::capability::raise;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, xfs};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
 
 /// Mounts the filesystem in a volume's image.
 pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {
@@ -38,18 +39,18 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
         mount(&mut held)?;
     }
     let (id, (volume, _)) = (held.id, held.existing(Kind::Filesystem)?);
-    let root = root(volume).map_err(|error| cannot_grow(id, error))?;
-    let wanted = size.max(volume.record.spec.size);
-    if let Some(root) = root.as_ref().filter(|_| !is_grown(&image, wanted)) {
+    let (pool, wanted) = (volume.pool.clone(), size.max(volume.record.spec.size));
+    let mounted = Mounted::of(&pool, volume, &image).map_err(|error| cannot_grow(id, error))?;
+    if let Some(mounted) = mounted.as_ref().filter(|_| !is_grown(&image, wanted)) {
         // One that its pod has frozen would keep a growth waiting.
-        settle(&image, root).map_err(|error| cannot_grow(id, error))?;
+        mounted.settle().map_err(|error| cannot_grow(id, error))?;
     }
     let reply = grow_image(&mut held, Kind::Filesystem, size)?;
     let (volume, _) = held.existing(Kind::Filesystem)?;
     let grown = || -> SysResult<()> {
         let Some(device) = volume.device else { return Ok(()) };
         held.state.loops.refresh(device.number, volume.content)?;
-        root.map_or(Ok(()), |root| grow(&image, &root, volume.record.spec.size))
+        mounted.map_or(Ok(()), |mounted| mounted.grow(volume.record.spec.size))
     };
     grown().map_err(|error| cannot_grow(id, error))?;
     Ok(reply)
@@ -85,10 +86,18 @@ pub fn check_mark(id: &VolumeId, volume: &Volume, image: &OwnedFd) -> Result<(),
     )))
 }
 
-/// The root of the filesystem of a volume, if it is mounted.
-pub fn root(volume: &Volume) -> SysResult<Option<OwnedFd>> {
-    let Ok(Served { mounting: Some(mounting), .. }) = &volume.pool.state else { return Ok(None) };
-    volume.device.map(|device| mounting.root(device.number)).transpose().map(Option::flatten)
+/// Brings to the image of a volume all that the kernel has of the filesystem in it, so that a copy can be mounted: also a
+/// growth that may not have been brought to it.
+pub fn write_out(volume: &Volume, image: &OwnedFd) -> SysResult<()> {
+    let Some(mounted) = Mounted::of(&volume.pool, volume, image)? else { return Ok(()) };
+    if !is_grown(image, volume.record.spec.size) {
+        match mounted.settle() {
+            // Whoever has frozen it has brought everything to the image.
+            Ok(()) | Err(SysError { errno: Errno::BUSY, .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    mounted.work(Work::Sync)
 }
 
 /// The directory of a volume that is published: that in its filesystem, which must be mounted.
@@ -133,7 +142,7 @@ pub fn take_over_filesystems(state: &State, tried: impl FnOnce()) {
 /// Takes over the filesystem of a volume if there is one to be taken over; `false` if it may be frozen still.
 fn is_taken_over(state: &State, id: &VolumeId) -> bool {
     // Whoever has it may not know that it is frozen.
-    let Ok(mut held) = state.hold(id) else { return false };
+    let Ok(mut held) = state.hold(id, Pace::Content) else { return false };
     let Some((volume, device)) = held.known().and_then(|volume| Some((volume, volume.device?))) else { return true };
     let is_left = !volume.published.is_empty() || volume.seen_elsewhere;
     let (pool, image) = (volume.pool.clone(), held.open_content(OFlags::RDONLY));
@@ -143,16 +152,16 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
         if !is_frozen && (is_kept || !is_left) {
             return Ok(());
         }
-        let mount = mounting.make(device.number)?;
-        thaw_left(&image, &mount)?;
+        let mounted = Mounted::make(mounting, device.number, &image)?;
+        mounted.thaw_left()?;
         if !is_left || is_kept {
             return Ok(());
         }
-        mounting.keep(device.number, &mount)
+        mounting.keep(device.number, &mounted.root)
     };
     let Err(error) = keep() else { return true };
     log::warning!("the filesystem of a volume is out of reach until it is published anew volume={id} error={error}");
-    held.change(|volume| volume.unmountable = Some(error.errno));
+    held.change(|volume| volume.unmountable = is_lasting(error.errno));
     !layout::is_noted_frozen(&image).unwrap_or(false)
 }
 
@@ -194,20 +203,26 @@ fn mount_anew(
     let mounted = || -> SysResult<()> {
         // The image may have grown since.
         content.map_or(Ok(()), |image| held.state.loops.refresh(device.number, image))?;
-        let mount = mounting.make(device.number)?;
-        thaw_left(&image, &mount)?;
+        let mounted = Mounted::make(mounting, device.number, &image)?;
+        mounted.thaw_left()?;
         // Whatever was interrupted in the filesystem's life before is made up for now. What needs nothing is not changed: a
         // pod may have left it frozen, and nobody can thaw it before it is published.
         if !is_published {
-            grow_unless_frozen(held.id, &image, &mount, spec.size)?;
-            prepare(&mount, Mode::from_raw_mode(mode.get().into()))?;
+            mounted.grow_unless_frozen(held.id, spec.size)?;
+            prepare(&mounted.root, Mode::from_raw_mode(mode.get().into()))?;
         }
-        mounting.keep(device.number, &mount)
+        mounting.keep(device.number, &mounted.root)
     };
     let failure = mounted().err();
-    let errno = failure.as_ref().map(|error| error.errno);
-    held.change(|volume| volume.unmountable = errno.filter(|errno| *errno != Errno::BUSY));
+    let errno = failure.as_ref().and_then(|error| is_lasting(error.errno));
+    held.change(|volume| volume.unmountable = errno);
     let Some(error) = failure else { return Ok(device) };
+    if mounting.is_awaited(device.number) {
+        return Err(busy(format!(
+            "the filesystem of volume {} is being mounted: the kernel makes up for what was left unfinished in it; try again",
+            held.id
+        )));
+    }
     if !is_published {
         // If this fails too, the device stays attached, which the next attempt finds.
         let _ = detach(held);
@@ -232,7 +247,8 @@ fn mounted_before(held: &mut Held<'_>, mounting: &Mounting, is_published: bool) 
     // What is open keeps it from being unmounted.
     match root.map(|root| file::status(&root).map(|_| root)) {
         Some(Ok(root)) => {
-            let thawed = thaw_left(&held.open_content(OFlags::RDONLY)?, &root);
+            let (number, image) = (device.number, held.open_content(OFlags::RDONLY)?);
+            let thawed = Mounted { mounting, number, root, image: &image }.thaw_left();
             thawed.map(|()| Some(device)).map_err(|error| cannot_mount(id, error))
         }
         Some(Err(error)) if is_published => Err(Error::new(
@@ -247,12 +263,16 @@ fn mounted_before(held: &mut Held<'_>, mounting: &Mounting, is_published: bool) 
     }
 }
 
+/// Returns the error of a mount that will not be over when it is tried again.
+fn is_lasting(errno: Errno) -> Option<Errno> {
+    Some(errno).filter(|errno| ![Errno::BUSY, Errno::INPROGRESS].contains(errno))
+}
+
 /// Whatever the kernel says of an image, such volumes are supported here.
 fn cannot_mount(id: &VolumeId, error: SysError) -> Error {
-    let errno = error.errno;
+    let lasting = is_lasting(error.errno);
     let error = failed("mount the filesystem of volume", id, error);
-    let kind = if errno == Errno::BUSY { error.kind } else { ErrorKind::Io(errno.raw_os_error()) };
-    Error { kind, ..error }
+    Error { kind: lasting.map_or(error.kind, |errno| ErrorKind::Io(errno.raw_os_error())), ..error }
 }
 
 fn cannot_grow(id: &VolumeId, error: SysError) -> Error {
@@ -270,85 +290,82 @@ fn is_grown(image: &OwnedFd, size: Bytes) -> bool {
     template::size(image).is_ok_and(|found| size.get().saturating_sub(found) < 64 * 4096)
 }
 
-/// Makes a filesystem, given a descriptor of its root, as large as its image, in which it is then complete.
-fn grow(image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
-    if is_grown(image, size) {
-        return Ok(());
-    }
-    {
-        let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        xfs::grow(&root, size.get())?;
-    }
-    settle(image, root)
+/// A mounted filesystem: what works on it, its device, a descriptor of its root for path resolution, and its image.
+struct Mounted<'a> {
+    mounting: &'a Mounting,
+    number: u32,
+    root: OwnedFd,
+    image: &'a OwnedFd,
 }
 
-/// Makes one as large as its image that is not published: whoever has left it frozen can thaw it only once it is.
-fn grow_unless_frozen(id: &VolumeId, image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
-    if is_grown(image, size) {
-        return Ok(());
+impl<'a> Mounted<'a> {
+    /// That of a volume in this pool, if it is mounted.
+    fn of(pool: &'a Pool, volume: &Volume, image: &'a OwnedFd) -> SysResult<Option<Self>> {
+        let (Ok(Served { mounting: Some(mounting), .. }), Some(device)) = (&pool.state, volume.device) else {
+            return Ok(None);
+        };
+        let (number, root) = (device.number, mounting.root(device.number)?);
+        Ok(root.map(|root| Self { mounting, number, root, image }))
     }
-    match settle(image, root) {
-        Err(SysError { errno: Errno::BUSY, .. }) => {
-            log::warning!("a filesystem is not made as large as its image, since it was left frozen volume={id}");
-            Ok(())
+
+    /// That on a device, mounted anew.
+    fn make(mounting: &'a Mounting, number: u32, image: &'a OwnedFd) -> SysResult<Self> {
+        Ok(Self { mounting, number, root: mounting.make(number)?, image })
+    }
+
+    fn work(&self, work: Work) -> SysResult<()> {
+        self.mounting.work(self.number, work, &self.root)
+    }
+
+    /// Makes it as large as its image, in which it is then complete.
+    fn grow(&self, size: Bytes) -> SysResult<()> {
+        if is_grown(self.image, size) {
+            return Ok(());
         }
-        settled => settled.and_then(|()| grow(image, root, size)),
+        self.work(Work::Grow(size.get()))?;
+        self.settle()
     }
-}
 
-/// Sees to it that a copy of an image, in which a filesystem of this size is mounted, can be mounted too: a growth may not
-/// have been brought to it.
-pub fn settle_growth(image: &OwnedFd, root: &OwnedFd, size: Bytes) -> SysResult<()> {
-    if is_grown(image, size) {
-        return Ok(());
+    /// Makes one as large as its image that is not published: whoever has left it frozen can thaw it only once it is.
+    fn grow_unless_frozen(&self, id: &VolumeId, size: Bytes) -> SysResult<()> {
+        if is_grown(self.image, size) {
+            return Ok(());
+        }
+        match self.settle() {
+            Err(SysError { errno: Errno::BUSY, .. }) => {
+                log::warning!("a filesystem is not made as large as its image, since it was left frozen volume={id}");
+                Ok(())
+            }
+            settled => settled.and_then(|()| self.grow(size)),
+        }
     }
-    match settle(image, root) {
-        // Whoever has frozen it has brought everything to the image.
-        Err(SysError { errno: Errno::BUSY, .. }) => Ok(()),
-        settled => settled,
-    }
-}
 
-/// Brings to its image all that the kernel has of a mounted filesystem, the superblock too: until then the image, or a copy of
-/// it, cannot be mounted after a crash if the log tells of groups that the superblock does not have (seen on Linux 6.18).
-///
-/// # Errors
-/// `BUSY` when it is frozen: its pod may leave it so for ever.
-fn settle(image: &OwnedFd, root: &OwnedFd) -> SysResult<()> {
-    thaw_left(image, root)?;
-    let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-    // So that there is little left to do while it is frozen.
-    rustix::fs::syncfs(&root).by("syncfs")?;
-    layout::note_frozen(image, true)?;
-    let frozen = {
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        xfs::freeze(&root)
-    };
-    match frozen {
-        Ok(()) => thaw(image, &root),
-        Err(error) => layout::note_frozen(image, false).and(Err(error)),
+    /// Brings to its image all that the kernel has of it, the superblock too: until then the image, or a copy of it, cannot be
+    /// mounted after a crash if the log tells of groups that the superblock does not have (seen on Linux 6.18).
+    ///
+    /// # Errors
+    /// `BUSY` when it is frozen: its pod may leave it so for ever.
+    fn settle(&self) -> SysResult<()> {
+        self.thaw_left()?;
+        layout::note_frozen(self.image, true)?;
+        match self.work(Work::Settle) {
+            // It may be frozen for a moment still, or for ever.
+            Err(SysError { errno: Errno::INPROGRESS, .. }) => Err(SysError::of(Errno::INPROGRESS)),
+            settled => layout::note_frozen(self.image, false).and(settled),
+        }
     }
-}
 
-/// Thaws a filesystem, given a descriptor of its root, if a helper that was killed, or that met an error, has left it frozen.
-fn thaw_left(image: &OwnedFd, root: &OwnedFd) -> SysResult<()> {
-    if !layout::is_noted_frozen(image)? {
-        return Ok(());
-    }
-    thaw(image, &file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?)
-}
-
-/// Thaws a filesystem. While that fails, whoever writes to it waits.
-fn thaw(image: &OwnedFd, root: &OwnedFd) -> SysResult<()> {
-    let thaw_once = || {
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        xfs::thaw(root)
-    };
-    match thaw_once().or_else(|_| thaw_once()) {
-        // It is not frozen.
-        Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => layout::note_frozen(image, false),
-        failed => failed,
+    /// Thaws it if a helper that was killed, or that met an error, has left it frozen. While that fails, whoever writes to it
+    /// waits.
+    fn thaw_left(&self) -> SysResult<()> {
+        if !layout::is_noted_frozen(self.image)? {
+            return Ok(());
+        }
+        match self.work(Work::Thaw).or_else(|_| self.work(Work::Thaw)) {
+            // It is not frozen.
+            Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => layout::note_frozen(self.image, false),
+            failed => failed,
+        }
     }
 }
 

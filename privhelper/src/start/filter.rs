@@ -179,15 +179,17 @@ pub const SERVER: &[Row] = &[
     Row(&[libc::SYS_getsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, libc::SO_PEERCRED as u32)], "who is connected"),
     Row(&[libc::SYS_getsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_PEERPIDFD)], "whether a frontend still lives"),
     Row(&[libc::SYS_recvmsg], &[Arg(2, Eq, libc::MSG_PEEK as u32)], "whether descriptors come with a packet"),
-    Row(&[libc::SYS_recvmsg], &[Arg(2, Eq, libc::MSG_CMSG_CLOEXEC as u32)], "a mount that the mounter has made"),
+    Row(
+        &[libc::SYS_recvmsg],
+        &[Arg(2, Eq, libc::MSG_CMSG_CLOEXEC as u32)],
+        "a mount that a child of the mounter has made",
+    ),
+    Row(&[libc::SYS_socketpair], &[Arg(0, Eq, libc::AF_UNIX as u32)], "a line to a child of the mounter"),
     Row(&[libc::SYS_shutdown], &[Arg(1, Eq, libc::SHUT_RDWR as u32)], "the end of a connection"),
     Row(&[libc::SYS_fchdir, libc::SYS_chdir], &[], "umount2 and bind take no directory descriptor"),
     Row(&[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_fsetxattr], &[], "volumes and records"),
     Row(&[libc::SYS_fstatfs], &[], "space on a filesystem"),
     Row(&[libc::SYS_pwrite64], &[], "the beginning of a filesystem in a fresh image"),
-    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GROW)], "a filesystem in an image that has grown"),
-    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::FREEZE)], "what is in the kernel's memory of it is brought to the image"),
-    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::THAW)], "and it goes on"),
     Row(&[libc::SYS_rt_sigtimedwait], &[], "waiting to be asked to end"),
     Row(&[libc::SYS_read, libc::SYS_fgetxattr], &[], "the kubelet's record; whose a volume is"),
     Row(&[libc::SYS_pread64], &[], "the host's mount table"),
@@ -197,7 +199,6 @@ pub const SERVER: &[Row] = &[
         "whether an image that was never published holds data; where a hole of a copy ends",
     ),
     Row(&[libc::SYS_lseek], &[Arg(2, Eq, libc::SEEK_HOLE as u32)], "the holes of a copy, which are filled"),
-    Row(&[libc::SYS_syncfs], &[], "a filesystem in an image that is to be copied"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FICLONE)], "an image that shares the blocks of another"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, extents::MAP)], "what differs between two snapshots"),
     Row(
@@ -259,6 +260,19 @@ pub const MOUNTER: &[Row] = &[
         &[Arg(1, Eq, FsMountFlags::FSMOUNT_CLOEXEC.bits()), Arg(2, Eq, xfs::FLAGS.bits())],
         "the mount, without setuid programs and device nodes",
     ),
+    Row(&[libc::SYS_recvmsg], &[Arg(2, Eq, libc::MSG_CMSG_CLOEXEC as u32)], "a line, or what comes over it"),
+    Row(&[libc::SYS_syncfs], &[], "a filesystem in an image that is to be copied or unmounted"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GROW)], "a filesystem in an image that has grown"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::FREEZE)], "what is in the kernel's memory of it is brought to the image"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::THAW)], "and it goes on"),
+    #[cfg(target_arch = "x86_64")]
+    Row(&[libc::SYS_fork], &[], "a child for each line"),
+    #[cfg(not(target_arch = "x86_64"))]
+    Row(&[libc::SYS_clone], &[Arg(0, Eq, libc::SIGCHLD as u32)], "a child for each line"),
+    Row(&[libc::SYS_set_tid_address], &[], "the C library knows the child by its number"),
+    Row(&[libc::SYS_getpid, libc::SYS_getppid], &[], "the child ends with the mounter"),
+    Row(&[libc::SYS_prctl], &[Arg(0, Eq, libc::PR_SET_PDEATHSIG as u32)], "the child ends with the mounter"),
+    Row(&[libc::SYS_close_range], &[Arg(0, Ge, 3)], "the child has nothing but that line"),
 ];
 
 /// What only a child of the start may call, to look, to make nodes in its own root, and to set an attribute.

@@ -120,7 +120,7 @@ pub fn take_over(service: &Arc<Service>) -> Result<(), Refusal> {
         ops::take_over_filesystems(&service.state, || drop(doing));
     })?;
     if done.recv_timeout(patience::LIMIT) == Err(RecvTimeoutError::Timeout) {
-        log::error!("a filesystem in an image does not answer: its volume and those after it are busy until it does");
+        log::error!("a filesystem in an image does not answer: it, and those after it, are taken over when they do");
     }
     Ok(())
 }

@@ -74,6 +74,7 @@ fn live_as_emptier(config: &Config, jail: &Jail, pool: &Directory, server: &Owne
 fn live_as_mounter(config: &Config, pool: &PoolConfig, server: &OwnedFd) -> Result<(), Refusal> {
     Jail::enter_place_of(pool).map_err(|error| format!("cannot leave the jail for the mounter's own: {error}"))?;
     keep_only(&[server.as_fd()])?;
+    process::leave_children().map_err(|error| format!("cannot leave the mounter's children alone: {error}"))?;
     privileges::become_user(config.mounter_uid)?;
     privileges::drop_all_but(privileges::MOUNTER)?;
     landlock::confine(Process::Mounter, None)?;

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{Error, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, Pace, TargetPath, VolumeId};
 
 use super::{busy, lock};
 
@@ -55,45 +55,61 @@ impl<T: Ord> Drop for Locked<'_, T> {
     }
 }
 
-/// How many operations may be in progress on one filesystem: as many as a frontend usually sends at a time.
-pub const MOST_ON_A_FILESYSTEM: usize = 16;
+/// How many operations that wait for the same may be in progress on one filesystem. What is prompt finds a place whatever
+/// the others wait for; of those that wait for what a tenant may make as long as it likes, few are in progress.
+const fn places(pace: Pace) -> usize {
+    match pace {
+        // As many as a frontend sends at a time.
+        Pace::Prompt | Pace::Disk | Pace::Background => 16,
+        Pace::Content => 4,
+        // The kernel does nothing else meanwhile, on a processor that others need.
+        Pace::Extents => 1,
+    }
+}
+
+/// How many operations may be in progress on one filesystem.
+pub const MOST_ON_A_FILESYSTEM: usize = 3 * 16 + 4 + 1;
 /// A filesystem on which an operation takes longer is reported as hanging.
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// When the operations in progress on a filesystem began. A clone is about the same filesystem.
+/// What the operations in progress on a filesystem wait for, and when each began. A clone is about the same filesystem.
 #[derive(Clone, Debug, Default)]
-pub struct InProgress(Arc<Mutex<Vec<Instant>>>);
+pub struct InProgress(Arc<Mutex<Vec<(Pace, Instant)>>>);
 
 /// An operation in progress, until it is dropped.
 #[derive(Debug)]
-pub struct Admitted(InProgress, Instant);
+pub struct Admitted(InProgress, (Pace, Instant));
 
 impl InProgress {
     /// Records an operation on a pool of the filesystem.
     ///
     /// # Errors
     /// `Busy` when too many are in progress: each ties up a thread, and all of them may hang.
-    pub fn admit(&self, pool: impl Display) -> Result<Admitted, Error> {
+    pub fn admit(&self, pace: Pace, pool: impl Display) -> Result<Admitted, Error> {
         let mut begun = lock(&self.0);
-        if begun.len() >= MOST_ON_A_FILESYSTEM {
+        let most = places(pace);
+        if begun.iter().filter(|(other, _)| *other == pace).count() >= most {
             let message = format!(
-                "{MOST_ON_A_FILESYSTEM} operations are in progress on the filesystem of pool {pool}; try again; if this persists, find out why the filesystem does not answer"
+                "{most} such operations are in progress on the filesystem of pool {pool}; try again; if this persists, find out why the filesystem does not answer"
             );
             return Err(busy(message));
         }
-        let now = Instant::now();
-        begun.push(now);
-        Ok(Admitted(self.clone(), now))
+        let own = (pace, Instant::now());
+        begun.push(own);
+        Ok(Admitted(self.clone(), own))
     }
 
     /// Returns when the oldest operation began.
     pub fn oldest(&self) -> Option<Instant> {
-        lock(&self.0).iter().min().copied()
+        lock(&self.0).iter().map(|(_, begun)| *begun).min()
     }
 
-    /// Returns how long the oldest operation has taken, if that is too long.
+    /// Returns how long the oldest operation has taken, if that is too long. What a tenant can make as long as it likes says
+    /// nothing about the filesystem.
     pub fn hangs_for(&self, now: Instant) -> Option<Duration> {
-        Some(now.saturating_duration_since(self.oldest()?)).filter(|age| *age >= LONGEST)
+        let begun = lock(&self.0);
+        let ages = begun.iter().filter(|(pace, _)| ![Pace::Extents, Pace::Content].contains(pace));
+        ages.map(|(_, begun)| now.saturating_duration_since(*begun)).max().filter(|age| *age >= LONGEST)
     }
 }
 
@@ -147,17 +163,22 @@ mod tests {
     #[test]
     fn only_so_many_operations_are_in_progress_on_a_filesystem() {
         let in_progress = InProgress::default();
-        let mut admitted: Vec<_> =
-            (0..MOST_ON_A_FILESYSTEM).map(|_| in_progress.admit("fast").expect("there is room")).collect();
-        let error = in_progress.admit("fast").expect_err("one too many");
-        assert_eq!(error.kind, ErrorKind::Busy);
-        assert!(error.message.as_str().contains("pool fast"), "{error}");
+        let mut admitted = Vec::new();
+        for pace in [Pace::Content, Pace::Extents, Pace::Background, Pace::Disk, Pace::Prompt] {
+            admitted.extend((0..places(pace)).map(|_| in_progress.admit(pace, "fast").expect("there is room")));
+            let error = in_progress.admit(pace, "fast").expect_err("one too many");
+            assert_eq!(error.kind, ErrorKind::Busy);
+            assert!(error.message.as_str().contains("pool fast"), "{error}");
+        }
+        assert_eq!(admitted.len(), MOST_ON_A_FILESYSTEM);
         admitted.pop();
-        drop(in_progress.admit("fast").expect("there is room again"));
-        let oldest = admitted[0].1;
+        drop(in_progress.admit(Pace::Prompt, "fast").expect("there is room again"));
+        let is_tenants = |(pace, _): (Pace, Instant)| [Pace::Extents, Pace::Content].contains(&pace);
+        let (_, oldest) = admitted.iter().find(|one| !is_tenants(one.1)).expect("there are some").1;
         assert_eq!(in_progress.hangs_for(oldest + LONGEST - Duration::from_millis(1)), None);
         assert!(in_progress.hangs_for(oldest + LONGEST).is_some());
-        admitted.clear();
-        assert_eq!(in_progress.hangs_for(oldest + LONGEST), None);
+        admitted.retain(|one| is_tenants(one.1));
+        assert_eq!(in_progress.hangs_for(oldest + 2 * LONGEST), None, "a tenant's own are left");
+        assert!(in_progress.oldest().is_some());
     }
 }

@@ -144,7 +144,7 @@ pub fn wrong_kind(id: &VolumeId, wanted: Kind) -> Error {
 pub fn failed(operation: &str, object: impl Display, error: SysError) -> Error {
     let kind = match error.errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrorKind::NoSpace,
-        Errno::BUSY => ErrorKind::Busy,
+        Errno::BUSY | Errno::INPROGRESS => ErrorKind::Busy,
         Errno::OPNOTSUPP | Errno::NOSYS => ErrorKind::Unsupported,
         other => ErrorKind::Io(other.raw_os_error()),
     };

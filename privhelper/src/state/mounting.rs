@@ -1,13 +1,15 @@
 //! Filesystems in images: the connection to the process that mounts them, and the place in which their mounts are kept.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
-use super::{lock, lock_in_time, log};
-use crate::mounter;
+use super::{lock, log};
+use crate::mounter::{self, Work};
 use crate::sys::capability::raise;
 use crate::sys::socket::{self, Received};
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, with_patience, xfs};
@@ -16,21 +18,26 @@ use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, lo
 /// its device; what is published is bound from there.
 #[derive(Debug)]
 pub struct Mounting {
-    /// The connection to the mounter. A request and its answer are one turn.
-    mounter: Mutex<OwnedFd>,
+    /// The connection to the mounter.
+    mounter: OwnedFd,
+    /// The work that takes long, by the number of the device: each has a line of its own, over which it is answered.
+    awaited: Mutex<BTreeMap<u32, (Work, OwnedFd)>>,
     /// The mounter's root, which is a tmpfs: it sees the nodes in it, but not what is mounted there.
     place: OwnedFd,
 }
 
+/// How long an operation waits for work on a filesystem. The helper ends in order within five seconds.
+const PATIENCE: Duration = Duration::from_secs(4);
+
 impl Mounting {
     /// The mounter is at the other end of the socket, and has this place as its root.
     pub fn new(mounter: OwnedFd, place: OwnedFd) -> Self {
-        Self { mounter: Mutex::new(mounter), place }
+        Self { mounter, awaited: Mutex::default(), place }
     }
 
     /// A copy of the connection, which is hung up when the mounter has ended.
     pub fn connection(&self) -> SysResult<OwnedFd> {
-        file::duplicate(&*lock(&self.mounter))
+        file::duplicate(&self.mounter)
     }
 
     /// Returns whether the filesystem on a device is kept here. It is not asked itself: it may have shut down, or never
@@ -51,23 +58,102 @@ impl Mounting {
     /// Has the filesystem on a device mounted, and returns the mount, which is attached to nothing.
     ///
     /// # Errors
-    /// The kernel's, if that fails; `BUSY` when others have been at it for two seconds. What is not the mount that was asked
-    /// for ends the process: a mounter that hands it over is nobody's any more.
+    /// As [`Self::work`]. What is not the mount that was asked for ends the process: a mounter that hands it over is nobody's
+    /// any more.
     pub fn make(&self, number: u32) -> SysResult<OwnedFd> {
-        let mounter = lock_in_time(&self.mounter)?;
-        let node = mounter::node(number);
         {
             let _raised = raise(Capability::CAP_MKNOD)?;
-            match loopdevice::make_node(self.place.as_fd(), &node, number) {
+            match loopdevice::make_node(self.place.as_fd(), &mounter::node(number), number) {
                 Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        let handed = ask(&mounter, number);
+        let made = self.ask(number, Work::Mount(number), None);
+        if !self.is_awaited(number) {
+            self.forget(number);
+        }
+        match made? {
+            Some(mount) if xfs::is_mount_of(&mount, number)? => Ok(mount),
+            Some(_) => end("it handed over something else than a mount"),
+            None => end("it said that there is a mount, and there is none"),
+        }
+    }
+
+    /// Has something done to the mounted filesystem on a device, given a descriptor of its root.
+    ///
+    /// # Errors
+    /// The kernel's, if that fails; `INPROGRESS` when it takes longer than four seconds: it goes on, and the next call waits
+    /// for it first.
+    pub fn work(&self, number: u32, work: Work, root: &OwnedFd) -> SysResult<()> {
+        let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.ask(number, work, Some(root)).map(drop)
+    }
+
+    /// Returns whether something that was to be done to the filesystem on a device takes long.
+    pub fn is_awaited(&self, number: u32) -> bool {
+        lock(&self.awaited).contains_key(&number)
+    }
+
+    fn ask(&self, number: u32, work: Work, root: Option<OwnedFd>) -> SysResult<Option<OwnedFd>> {
+        let awaited = lock(&self.awaited).remove(&number);
+        if let Some((before, line)) = awaited {
+            let answered = self.answer(number, before, line);
+            // Whatever else was done before this call has nothing to say about now.
+            if self.is_awaited(number) || before == work && root.is_none() {
+                return answered;
+            }
+        }
+        let request = bulkhead_protocol::encode(&work).map_err(|_| SysError::of(Errno::INVAL))?;
+        let (line, other) = socket::pair()?;
+        socket::set_receive_timeout(&line, Some(PATIENCE))?;
+        socket::set_send_timeout(&self.mounter, PATIENCE)?;
+        {
+            // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
+            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+            match socket::send(&self.mounter, &[0], Some(other.as_fd())) {
+                Err(error) if matches!(error.errno, Errno::PIPE | Errno::CONNRESET) => {
+                    end(&format!("it takes no request error={error}"))
+                }
+                Err(SysError { errno: Errno::AGAIN, .. }) => return Err(Errno::INPROGRESS).by("the mounter"),
+                sent => sent?,
+            }
+            socket::send(&line, &request, root.as_ref().map(AsFd::as_fd))?;
+        }
+        drop((other, root));
+        self.answer(number, work, line)
+    }
+
+    /// Waits for the answer over a line: the mount, if it comes with one. `INPROGRESS` if it takes long, or nobody is left to
+    /// give one.
+    fn answer(&self, number: u32, work: Work, line: OwnedFd) -> SysResult<Option<OwnedFd>> {
+        let mut answer = [0; 4];
+        loop {
+            match socket::receive_with_descriptor(&line, &mut answer) {
+                Ok((Received::Packet(4), mount)) => {
+                    return match i32::from_ne_bytes(answer) {
+                        0 => Ok(mount),
+                        errno => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter"),
+                    };
+                }
+                Err(SysError { errno: Errno::INTR, .. }) => {}
+                Err(SysError { errno: Errno::AGAIN, .. }) => {
+                    lock(&self.awaited).insert(number, (work, line));
+                    return Err(Errno::INPROGRESS).by("the mounter");
+                }
+                Ok((Received::Closed, _)) | Err(SysError { errno: Errno::CONNRESET, .. }) => {
+                    return Err(Errno::INPROGRESS).by("the mounter");
+                }
+                Err(error) => return Err(error),
+                Ok((outcome, _)) => end(&format!("it does not answer outcome={outcome:?}")),
+            }
+        }
+    }
+
+    /// Does not wait any more for what was to be done to the filesystem on a device.
+    fn forget(&self, number: u32) {
+        lock(&self.awaited).remove(&number);
         // This can fail only if the node is already missing.
-        let _ = file::remove(&self.place, &*node);
-        let mount = handed?;
-        if xfs::is_mount_of(&mount, number)? { Ok(mount) } else { end("it handed over something else than a mount") }
+        let _ = file::remove(&self.place, &*mounter::node(number));
     }
 
     /// Keeps a mount of the filesystem on a device.
@@ -86,6 +172,14 @@ impl Mounting {
     /// # Errors
     /// `BUSY` when it is still in use.
     pub fn release(&self, number: u32) -> SysResult<()> {
+        if let Some(root) = self.root(number)? {
+            // There may be much to write, and unmounting waits for all of it. One that has shut down has nothing to write.
+            match self.work(number, Work::Sync, &root) {
+                Err(error) if error.errno == Errno::INPROGRESS => return Err(error),
+                _ => drop(root),
+            }
+        }
+        self.forget(number);
         while self.keeps(number)? {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             // The mounter may not have closed its own descriptor yet, and who asks for the usage has one for a moment.
@@ -94,31 +188,6 @@ impl Mounting {
         match file::remove_directory(&self.place, &kept(number)) {
             Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
             removed => removed,
-        }
-    }
-}
-
-/// Asks the mounter for a mount. Without an answer, nobody knows what comes with the next one.
-fn ask(mounter: &OwnedFd, number: u32) -> SysResult<OwnedFd> {
-    match socket::send(mounter, &number.to_ne_bytes(), None) {
-        Err(error) if matches!(error.errno, Errno::PIPE | Errno::CONNRESET) => {
-            end(&format!("it takes no request error={error}"))
-        }
-        sent => sent?,
-    }
-    let mut answer = [0; 4];
-    loop {
-        match socket::receive_with_descriptor(mounter, &mut answer) {
-            Ok((Received::Packet(4), descriptor)) => {
-                return match (i32::from_ne_bytes(answer), descriptor) {
-                    (0, Some(mount)) => Ok(mount),
-                    (0, None) => end("it said that there is a mount, and there is none"),
-                    (errno, _) => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter"),
-                };
-            }
-            Err(SysError { errno: Errno::INTR, .. }) => {}
-            Err(error) => end(&format!("it does not answer error={error}")),
-            Ok(outcome) => end(&format!("it does not answer outcome={outcome:?}")),
         }
     }
 }

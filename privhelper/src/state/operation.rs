@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{CallId, Error, ErrorKind, PoolName, TargetPath, VolumeId};
+use bulkhead_protocol::{CallId, Error, ErrorKind, Pace, PoolName, TargetPath, VolumeId};
 use rustix::fs::OFlags;
 
 use super::host::Question;
@@ -44,15 +44,15 @@ pub struct Seen {
 }
 
 impl State {
-    /// Holds a volume, known or not.
+    /// Holds a volume, known or not, for an operation that waits for this.
     ///
     /// # Errors
     /// `Busy` when another operation holds it, or too many are in progress on its filesystem. No lock is waited for, so
     /// the order in which two are taken does not matter.
-    pub fn hold<'a>(&'a self, id: &'a VolumeId) -> Result<Held<'a>, Error> {
+    pub fn hold<'a>(&'a self, id: &'a VolumeId, pace: Pace) -> Result<Held<'a>, Error> {
         let locked = self.locks.volume(id)?;
         let volume = self.volumes.get(id);
-        let admitted = volume.as_deref().map(|volume| volume.pool.admit()).transpose()?.flatten();
+        let admitted = volume.as_deref().map(|volume| volume.pool.admit(pace)).transpose()?.flatten();
         Ok(Held { state: self, id, volume, _locked: locked, _admitted: admitted })
     }
 
@@ -60,11 +60,19 @@ impl State {
     ///
     /// # Errors
     /// As [`Self::hold`], and when the pool does not exist or is not served.
-    pub fn hold_new<'a>(&'a self, id: &'a VolumeId, pool: &PoolName) -> Result<(Held<'a>, &'a Arc<Pool>), Error> {
+    pub fn hold_new<'a>(
+        &'a self,
+        id: &'a VolumeId,
+        pool: &PoolName,
+        pace: Pace,
+    ) -> Result<(Held<'a>, &'a Arc<Pool>), Error> {
         let locked = self.locks.volume(id)?;
         let pool = self.pool(pool)?;
         pool.served()?;
-        Ok((Held { state: self, id, volume: self.volumes.get(id), _locked: locked, _admitted: pool.admit()? }, pool))
+        Ok((
+            Held { state: self, id, volume: self.volumes.get(id), _locked: locked, _admitted: pool.admit(pace)? },
+            pool,
+        ))
     }
 
     /// Holds a target.
@@ -81,7 +89,7 @@ impl State {
     /// `NotFound` when it does not exist, `Busy` when too many operations are in progress on its filesystem.
     pub fn see(&self, id: &VolumeId) -> Result<Seen, Error> {
         let volume = self.volumes.get(id).ok_or_else(|| self.unknown(id))?;
-        let admitted = volume.pool.admit()?;
+        let admitted = volume.pool.admit(Pace::Prompt)?;
         Ok(Seen { volume, _admitted: admitted })
     }
 }

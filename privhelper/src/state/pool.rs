@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use bulkhead_protocol::{Condition, Error, MountFlags, PoolName, QuotaMode, VolumeId};
+use bulkhead_protocol::{Condition, Error, MountFlags, Pace, PoolName, QuotaMode, VolumeId};
 use rustix::fs::OFlags;
 
 use super::locks::Admitted;
@@ -111,14 +111,14 @@ impl Pool {
         }
     }
 
-    /// Lets an operation begin that may have to wait for the pool's filesystem. One that is not served needs no such
+    /// Lets an operation begin that may have to wait for the pool's filesystem, and for this. One that is not served needs no such
     /// permission.
     ///
     /// # Errors
     /// `Busy` when too many are in progress there.
-    pub fn admit(&self) -> Result<Option<Admitted>, Error> {
+    pub fn admit(&self, pace: Pace) -> Result<Option<Admitted>, Error> {
         let served = self.state.as_ref().ok();
-        served.map(|served| served.filesystem.in_progress.admit(&self.config.name)).transpose()
+        served.map(|served| served.filesystem.in_progress.admit(pace, &self.config.name)).transpose()
     }
 
     /// The device of its filesystem.

@@ -41,17 +41,24 @@ pub fn fork() -> Result<bool> {
     }
 }
 
+/// Leaves the children of the process to the kernel when they end: it waits for none (`SIGCHLD`, signal(7)).
+pub fn leave_children() -> Result<()> {
+    use nix::sys::signal::{SigHandler, Signal};
+    // SAFETY: a signal that is ignored runs no code of this process.
+    let ignored = unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigIgn) };
+    ignored.map(drop).map_err(|errno| Errno::from_raw_os_error(errno as i32)).by("sigaction")
+}
+
 /// Makes the process another user's, in no group but one with the same number, and without any group besides. It keeps the
-/// capabilities that are permitted, and they stay effective. It still dies with its parent: the kernel forgets that when the
-/// user changes.
+/// capabilities that are permitted, and they stay effective. It does not die with its parent any more, which may not signal
+/// it: it has to end by itself when their connection is closed.
 pub fn become_user(user: u32) -> Result<()> {
     use rustix::process::{Gid, Uid};
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
     rustix::thread::set_keep_capabilities(true).by("PR_SET_KEEPCAPS")?;
     rustix::thread::set_thread_groups(&[]).by("setgroups")?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).by("setresgid")?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid).by("setresuid")?;
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).by("PR_SET_PDEATHSIG")
+    rustix::thread::set_thread_res_uid(uid, uid, uid).by("setresuid")
 }
 
 /// A random number.

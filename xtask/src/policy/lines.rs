@@ -45,11 +45,11 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_578, goal: 2_600 };
-const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 552, goal: 325 };
-const COPIES: Budget = Budget { name: "copying", limit: 360, goal: 270 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 2_027, goal: 1_600 };
-const AT_START: Budget = Budget { name: "start", limit: 2_500, goal: 1_650 };
+const CORE: Budget = Budget { name: "core", limit: 4_610, goal: 2_600 };
+const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 650, goal: 325 };
+const COPIES: Budget = Budget { name: "copying", limit: 354, goal: 270 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 2_033, goal: 1_600 };
+const AT_START: Budget = Budget { name: "start", limit: 2_514, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 
 /// Counts all, and fails if one is above its limit, or if reviewers are told another figure.

@@ -163,6 +163,14 @@ fn a_mounter_makes_mounts_of_one_kind_and_does_nothing_else() {
             assert_eq!(mounter(*call, &[3, first, first, first, first]), allowed, "{call} {first}");
         }
     }
+    for (call, arguments, allowed) in [
+        (libc::SYS_close_range, [3, 9], true),
+        (libc::SYS_close_range, [2, 9], false),
+        (libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, 9], true),
+        (libc::SYS_prctl, [libc::PR_SET_DUMPABLE as u64, 1], false),
+    ] {
+        assert_eq!(mounter(call, &arguments), allowed, "{call} {arguments:?}");
+    }
     for (call, arguments) in [(libc::SYS_recvfrom, [3]), (libc::SYS_sendmsg, [3]), (libc::SYS_exit_group, [0])] {
         assert!(mounter(call, &arguments), "{call}");
     }
@@ -275,8 +283,13 @@ fn only_nodes_of_the_helpers_own_loop_devices_are_made() {
 #[test]
 fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbours() {
     let both = [0x801c_581f, 0x401c_5820];
-    // The last are XFS_IOC_FSGROWFSDATA, FIFREEZE and FITHAW.
-    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x125d, 0x4010_586e, 0xc004_5877, 0xc004_5878];
+    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x125d];
+    // XFS_IOC_FSGROWFSDATA, FIFREEZE and FITHAW.
+    for request in [0x4010_586e, 0xc004_5877, 0xc004_5878] {
+        assert!(mounter(libc::SYS_ioctl, &[3, request]) && !server(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+        let other = request ^ 0x10;
+        assert!(!mounter(libc::SYS_ioctl, &[3, other]) && !emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+    }
     for request in both {
         assert!(server(libc::SYS_ioctl, &[3, request]) && emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }

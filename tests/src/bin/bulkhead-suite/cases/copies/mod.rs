@@ -10,6 +10,7 @@ use bulkhead_tests::case::Case;
 use bulkhead_tests::helper::{HelperClient, attach, delete, detach, make_device, remove_device, volume};
 use bulkhead_tests::rig::Rig;
 
+mod crowd;
 mod delta;
 pub mod dying;
 mod filesystems;
@@ -28,6 +29,7 @@ mod sharing;
 /// All of them.
 pub fn cases() -> Vec<Case> {
     [
+        crowd::cases(),
         delta::cases(),
         dying::cases(),
         filesystems::cases(),

@@ -1,5 +1,6 @@
 //! The filter's list of needed calls is accurate: the helper's operations make every one of them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 use std::thread;
@@ -43,8 +44,9 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
     let tracer = Tracer::follow_processes(&[&others[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;
     do_everything(rig)?;
     let written = tracer.end()?;
+    let children: BTreeSet<i32> = written.lines().filter_map(|line| forked(line, mounter)).collect();
     let by = |pid| match pid {
-        _ if pid == mounter => "mounter",
+        _ if pid == mounter || children.contains(&pid) => "mounter",
         _ if others.contains(&pid) => "emptier",
         // Or a thread of its own.
         _ => "server",
@@ -58,6 +60,14 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
         .collect();
     ensure!(not_made.is_empty(), "no operation makes these calls: {not_made:#?}");
     Ok(())
+}
+
+/// The child that this process forks in a line, if it does.
+fn forked(line: &str, parent: i32) -> Option<i32> {
+    let call = line.strip_prefix(&parent.to_string())?.trim_start();
+    let (call, child) = call.rsplit_once("= ")?;
+    let child = i32::from_str_radix(child.trim().strip_prefix("0x")?, 16).ok()?;
+    (call.contains("fork(") || call.contains("clone(")).then_some(child)
 }
 
 fn do_everything(rig: &mut Rig) -> Result<()> {

@@ -33,6 +33,8 @@ const CREATE: i64 = 6;
 struct Taken {
     taken: Takeover,
     /// Its connection to the server.
+    connection: i64,
+    /// The line over which the server awaits the answer.
     line: i64,
     /// The path of the device of which a mount is asked for.
     device: String,
@@ -44,9 +46,7 @@ impl Taken {
     /// Takes over the mounter, and then asks for vol-a's filesystem.
     fn start(rig: &Rig) -> Result<Self> {
         let (pid, patience) = (confined(rig)?, rig.patience(Duration::from_secs(5)));
-        let numbers = fs::read_dir(format!("/proc/{pid}/fd"))?;
-        let mut numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i64>().ok());
-        let line = numbers.find(|number| *number > 2).context("a connection to the server")?;
+        let connection = *open_numbers(pid)?.first().context("a connection to the server")?;
         let mut taken = Takeover::of(pid, patience)?;
         // Version 3 of capset(2): CAP_SYS_ADMIN becomes effective.
         let header = [0x2008_0522_u32, 0].map(u32::to_ne_bytes).concat();
@@ -60,7 +60,12 @@ impl Taken {
             let node = names.iter().filter_map(|name| name.to_str()).find(|name| name.starts_with("loop"));
             Ok(format!("/{}\0", node.context("there is no node yet")?))
         })?;
-        Ok(Self { taken, line, device, client })
+        let packet = message(taken.address(), &[0], &[0])?;
+        let flags = Number(libc::MSG_CMSG_CLOEXEC.into());
+        let received = taken.call(libc::SYS_recvmsg, &[Number(connection), Bytes(&packet), flags])?;
+        ensure!(received == Outcome::Done(1), "{received:?}");
+        let line = open_numbers(pid)?.into_iter().find(|number| *number != connection).context("a line")?;
+        Ok(Self { taken, connection, line, device, client })
     }
 
     fn call(&mut self, call: i64, arguments: &[Argument]) -> Result<i64> {
@@ -107,6 +112,13 @@ impl Taken {
     }
 }
 
+/// The numbers of what a process has open besides what each has.
+pub(super) fn open_numbers(pid: i32) -> Result<Vec<i64>> {
+    let numbers = fs::read_dir(format!("/proc/{pid}/fd"))?;
+    let numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i64>().ok());
+    Ok(numbers.filter(|number| *number > 2).collect())
+}
+
 /// `struct msghdr` at this address, and behind it all that it points to.
 fn message(address: u64, text: &[u8], descriptors: &[i64]) -> Result<Vec<u8>> {
     let (vector, content, control) = (address + 56, address + 72, address + 88);
@@ -148,7 +160,7 @@ const WRONG: [Answer; 14] = [
         let mount = taken.mount_of_device(&[])?;
         taken.answer(&[0; 8], &[mount])
     }),
-    ("its own connection", |taken| well(taken, taken.line)),
+    ("its own connection", |taken| well(taken, taken.connection)),
     ("a context", |taken| {
         let context = taken.call(libc::SYS_fsopen, &[Bytes(b"xfs\0"), Number(1)])?;
         well(taken, context)

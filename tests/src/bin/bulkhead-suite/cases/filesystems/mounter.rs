@@ -14,12 +14,14 @@ use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
 use nix::libc;
 use rustix::process::Signal;
 
-use super::{MOUNTER_UID, SIZE, confined, mounter, start};
+use super::answers::open_numbers;
+use super::{MOUNTER_UID, SIZE, check_detached, confined, mounter, start};
 
 cases! {
     a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open: Bare + Kernel,
     a_mounter_that_is_taken_over_opens_and_places_nothing: Bare + Kernel,
     what_is_no_mount_of_the_device_is_not_placed: Bare + Kernel,
+    a_mount_that_takes_long_holds_up_nothing_else: Bare + Kernel,
     a_helper_without_its_mounter_ends_and_is_started_anew: Bare + Kernel,
     a_mounter_that_dies_at_a_request_makes_no_volume_unmountable: Bare,
     without_filesystems_there_is_no_mounter: Bare,
@@ -93,18 +95,14 @@ fn a_mounter_that_is_taken_over_opens_and_places_nothing(rig: &mut Rig) -> Resul
     Ok(())
 }
 
-/// A mounter that is taken over makes a mount of another kind, and hands it over as the answer to a request that is yet to
-/// come.
+/// A mounter that is taken over makes a mount of another kind, and hands it over as the answer to a request.
 fn what_is_no_mount_of_the_device_is_not_placed(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     let helper = rig.helper()?;
     helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     let patience = rig.patience(Duration::from_secs(5));
     let pid = confined(rig)?;
-    let line = fs::read_dir(format!("/proc/{pid}/fd"))?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i64>().ok())
-        .find(|number| *number > 2)
-        .context("a connection to the server")?;
+    let connection = *open_numbers(pid)?.first().context("a connection to the server")?;
     let mut taken = Takeover::of(pid, patience)?;
     let mut done = |call, arguments: &[Argument]| match taken.call(call, arguments)? {
         Outcome::Done(value) => Ok(value),
@@ -117,11 +115,18 @@ fn what_is_no_mount_of_the_device_is_not_placed(rig: &mut Rig) -> Result<()> {
     let context = done(libc::SYS_fsopen, &[Bytes(b"tmpfs\0"), Number(1)])?;
     done(libc::SYS_fsconfig, &[Number(context), Number(6), Number(0), Number(0), Number(0)])?;
     let mount = done(libc::SYS_fsmount, &[Number(context), Number(1), Number(6)])?;
-    let packet = answer(taken.address(), mount)?;
+    helper.send(&bulkhead_protocol::encode(&mount_filesystem("vol-a"))?)?;
+    let packet = message(taken.address(), 0)?;
+    let flags = Number(libc::MSG_CMSG_CLOEXEC.into());
+    let received = taken.call(libc::SYS_recvmsg, &[Number(connection), Bytes(&packet), flags])?;
+    ensure!(received == Outcome::Done(1), "{received:?}");
+    let known = [connection, context, mount];
+    let line = open_numbers(pid)?.into_iter().find(|number| !known.contains(number)).context("a line")?;
+    let packet = message(taken.address(), mount)?;
     let sent = taken.call(libc::SYS_sendmsg, &[Number(line), Bytes(&packet), Number(0)])?;
     ensure!(sent == Outcome::Done(4), "{sent:?}");
     drop(taken);
-    ensure!(helper.request(&mount_filesystem("vol-a")).is_err(), "the request is answered");
+    ensure!(!matches!(helper.receive(), Ok(Some(_))), "the request is answered");
     rig.end_of_helper(patience).context("the helper goes on with that mounter")?;
     ensure!(fs::read_to_string(rig.logs().join("helper.log"))?.contains("handed over something else"));
     let helper = rig.started_helper()?;
@@ -130,7 +135,7 @@ fn what_is_no_mount_of_the_device_is_not_placed(rig: &mut Rig) -> Result<()> {
 }
 
 /// `struct msghdr` at this address, and behind it all that it points to: an answer that all went well, and a descriptor.
-fn answer(address: u64, descriptor: i64) -> Result<Vec<u8>> {
+fn message(address: u64, descriptor: i64) -> Result<Vec<u8>> {
     let (vector, text, control) = (address + 56, address + 72, address + 80);
     let words =
         [0, 0, vector, 1, control, 24, 0, text, 4, 0, 20, u64::from(libc::SOL_SOCKET.cast_unsigned()) | 1 << 32];
@@ -161,6 +166,59 @@ fn a_helper_without_its_mounter_ends_and_is_started_anew(rig: &mut Rig) -> Resul
     processes::signal(pid, Signal::CONT)?;
     ensure!(waiting.is_answered(patience)?, "no answer");
     Ok(())
+}
+
+/// Nobody can tell a mounter that is stopped from a kernel that goes through what a tenant has left.
+fn a_mount_that_takes_long_holds_up_nothing_else(rig: &mut Rig) -> Result<()> {
+    start(rig, 9)?;
+    let helper = rig.helper()?;
+    let ids: Vec<String> = (0..3).map(|number| format!("slow-{number}")).collect();
+    helper.ask_all([create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
+    helper.ask_all(ids.iter().map(|id| create(id, filesystem_spec(SIZE))))?;
+    let pid = mounter(rig)?;
+    processes::signal(pid, Signal::STOP)?;
+    let others = ids.iter().map(|id| {
+        let client = rig.helper()?;
+        client.send(&bulkhead_protocol::encode(&mount_filesystem(id))?)?;
+        Ok(client)
+    });
+    let others = others.collect::<Result<Vec<_>>>()?;
+    for number in 0..20 {
+        let target = format!("b-{number}");
+        helper.ask_all([bind("vol-a", &target), unbind("vol-a", &target)]).context("beside mounts that take long")?;
+    }
+    for client in &others {
+        ensure!(client.is_answered(rig.patience(Duration::from_secs(8)))?, "a request waits for a mount");
+        let answer: bulkhead_protocol::Response = bulkhead_protocol::decode(&client.receive()?.context("an answer")?)?;
+        ensure!(answer.as_ref().is_err_and(|error| error.kind == ErrorKind::Busy), "{answer:?}");
+    }
+    let status = helper.pool_status("default")?;
+    let is_stuck = |condition: &Condition| matches!(condition, Condition::NotAnswering { .. });
+    ensure!(status.available > 0 && !status.conditions.as_slice().iter().any(is_stuck), "{status:?}");
+    // Those that were asked for are there in the end, without being asked for again.
+    processes::signal(pid, Signal::CONT)?;
+    for id in &ids {
+        rig.eventually(20, || helper.ask(&mount_filesystem(id)).map(drop))?;
+        helper.ask_all([unmount_filesystem(id), delete(id)])?;
+    }
+    // And it does not keep the helper from ending, or the next one from serving all.
+    helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
+    processes::signal(pid, Signal::STOP)?;
+    let client = rig.helper()?;
+    client.send(&bulkhead_protocol::encode(&mount_filesystem("vol-b"))?)?;
+    ensure!(client.is_answered(rig.patience(Duration::from_secs(8)))?, "a request waits for a mount");
+    rig.stop_helper()?;
+    // A mounter that is not stopped ends with the helper.
+    processes::signal(pid, Signal::CONT)?;
+    let helper = rig.started_helper()?;
+    helper.ask_all([
+        mount_filesystem("vol-b"),
+        bind("vol-b", "b"),
+        unbind("vol-b", "b"),
+        unmount_filesystem("vol-b"),
+    ])?;
+    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a"), delete("vol-b")])?;
+    check_detached(rig)
 }
 
 /// The helper ends with it. A request that comes first is not told of an error of the volume's.
