@@ -125,7 +125,7 @@ fn unsynced(id: &VolumeId, error: SysError) -> Error {
 
 /// Promises the volume its share, with a project of its own in a pool with quotas.
 fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, share: Share) -> Result<Option<ProjectId>, Error> {
-    let measured = measure(state, pool)?;
+    let measured = measure(state, pool)?.with_more(1);
     state.volumes.begin(id, pool, share, |promised| check_room(pool, &measured, promised, share))?;
     if !pool.has_quotas() {
         return Ok(None);

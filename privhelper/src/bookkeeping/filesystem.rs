@@ -132,7 +132,7 @@ impl Filesystem {
             // This way, what is written or freed meanwhile is counted in neither, rather than in both.
             Ok(self.space()?.free.min(before.free).saturating_add(occupied))
         })?;
-        let notes = notes(capacity, self.facts.shares_blocks);
+        let notes = notes(capacity, volumes.number_on(pool));
         Ok(Measured { space: self.space()?, capacity, notes })
     }
 

@@ -70,8 +70,12 @@ pub struct Room {
 
 /// The inodes that the smallest volume takes.
 const INODES_OF_A_VOLUME: u64 = 4;
-/// What a snapshot takes that refers to nothing: a directory, an image, and what is recorded of them, in bytes.
+/// What a snapshot takes that refers to nothing, in bytes, or as many as one likes could be taken of an empty volume.
 const EMPTY: u64 = 8192;
+/// What any volume takes besides what it holds, in bytes: a directory, what is in it, and what is recorded of them. XFS has
+/// most of that in inodes, and makes those by the block; ext4 has a block for the entries of each directory, and one for the
+/// records.
+const OWN: u64 = 12 << 10;
 /// The distance from one project id that is tried to the next. It is a prime greater than any range of ids, so that all
 /// ids in a range are tried before any is tried again; and consecutive tries lie far apart, so that a run of ids taken
 /// by a hostile pod is soon left behind.
@@ -82,8 +86,7 @@ const TRIES: usize = 1000;
 impl Share {
     /// Returns what a volume with these settings takes, where each inode that is promised takes `inode_size` bytes. A
     /// snapshot takes the bytes that it refers to, `allocated`, as its source is to be able to replace all of them; a
-    /// hundredth more for what the filesystem notes of that; and what it is itself, or as many as one likes could be
-    /// taken of an empty volume.
+    /// hundredth more for what the filesystem notes of that; and something if there are none.
     pub fn of(spec: &VolumeSpec, inode_size: u64, project: Option<ProjectId>, allocated: u64) -> Self {
         let (bytes, inodes, preallocated) = match spec.kind {
             VolumeKind::Directory { inodes, .. } => (spec.size.get(), inodes.get(), false),
@@ -109,14 +112,20 @@ impl Occupied {
     }
 }
 
-/// Returns what a filesystem may need to note where the parts of images are, if files on it can share blocks: each
-/// block that is replaced while it is shared becomes a part of its own, and stays one when nothing is shared any more.
-/// For parts of 4096 bytes that is at most a page of 125 notes of them, less than a hundredth.
-pub fn notes(capacity: u64, shares_blocks: bool) -> u64 {
-    if shares_blocks { capacity / 101 } else { 0 }
+/// Returns what a filesystem may need for itself, so that what is promised can be written in any order: to note where the parts
+/// of files are, as each block that is written or replaced may become a part of its own (for parts of 4096 bytes that is at most
+/// a page of 125 notes of them, less than a hundredth); and so many volumes, whatever is in them.
+pub fn notes(capacity: u64, volumes: usize) -> u64 {
+    let volumes = u64::try_from(volumes).unwrap_or(u64::MAX);
+    (capacity / 101).saturating_add(volumes.saturating_mul(OWN))
 }
 
 impl Measured {
+    /// Returns the same, with so many more volumes to be there.
+    pub fn with_more(self, volumes: u64) -> Self {
+        Self { notes: self.notes.saturating_add(volumes.saturating_mul(OWN)), ..self }
+    }
+
     /// The room there is for a pool, if that much is promised on its filesystem.
     pub fn room(&self, pool: &PoolConfig, promised: u64) -> Room {
         let capacity = self.capacity.saturating_sub(self.notes);
@@ -126,7 +135,7 @@ impl Measured {
         if self.space.lacks_inodes() {
             (free, limit) = (0, 0);
         }
-        let total = self.space.total;
+        let (total, free) = (self.space.total, free.saturating_sub(self.notes));
         Room { total, free: free.saturating_sub(pool.reserve), promised, limit: limit.saturating_sub(pool.reserve) }
     }
 }

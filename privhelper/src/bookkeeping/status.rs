@@ -186,7 +186,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let finding = match hangs.map_or_else(|| served.failure().map(Finding::Failed), |time| Some(Finding::Hangs(time))) {
         Some(finding) => finding,
         None => {
-            let measured = measure(state, pool)?;
+            let measured = measure(state, pool)?.with_more(OTHERS);
             Finding::Works(measured, measured.room(&pool.config, promised))
         }
     };
@@ -233,6 +233,10 @@ pub fn pool_counts(state: &State, name: &PoolName) -> Result<Reply, Error> {
         snapshot_bytes: snapshots.into_iter().fold(0, u64::saturating_add),
     })
 }
+
+/// A pool says how large a volume it has room for beside so many: what it says is still true when the volume is asked for,
+/// though the filesystem may have taken some blocks for itself.
+const OTHERS: u64 = 8;
 
 /// The largest valid size that does not exceed `bytes`.
 fn whole_steps(bytes: u64) -> u64 {

@@ -113,6 +113,7 @@ struct Table {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     promised: u64,
+    rows: usize,
     projects: BTreeSet<ProjectId>,
 }
 
@@ -191,12 +192,14 @@ impl Table {
         if let Some(old) = self.rows.remove(&key) {
             let (share, sums) = (old.share(), self.sums.entry(old.pool().filesystem()).or_default());
             sums.promised = sums.promised.saturating_sub(share.bytes);
+            sums.rows = sums.rows.saturating_sub(1);
             share.project.map(|project| sums.projects.remove(&project));
             self.targets = self.targets.saturating_sub(old.targets());
         }
         if let Some(new) = row {
             let (share, sums) = (new.share(), self.sums.entry(new.pool().filesystem()).or_default());
             sums.promised = sums.promised.saturating_add(share.bytes);
+            sums.rows = sums.rows.saturating_add(1);
             sums.projects.extend(share.project);
             self.targets = self.targets.saturating_add(new.targets());
             self.rows.insert(key, new);
@@ -403,6 +406,11 @@ impl Volumes {
     /// The volume that is published at a target. Looks at all rows: it is for messages.
     pub fn holder(&self, target: &TargetPath) -> Option<VolumeId> {
         self.page(None, 1, |id, volume| volume.published_at(target).map(|_| id.clone())).pop()
+    }
+
+    /// Returns how many there are on the filesystem of a pool, with those that are being made or emptied.
+    pub fn number_on(&self, pool: &Pool) -> usize {
+        lock(&self.0).sums.get(&pool.filesystem()).map_or(0, |sums| sums.rows)
     }
 
     /// Returns how many bytes are promised on a pool's filesystem.

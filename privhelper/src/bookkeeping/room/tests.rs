@@ -56,7 +56,7 @@ fn inodes_are_promised_with_what_each_takes() {
 }
 
 #[test]
-fn a_snapshot_is_promised_what_it_refers_to_and_what_it_is() {
+fn a_snapshot_is_promised_what_it_refers_to_and_what_is_noted_of_that() {
     let snapshot = spec(9, VolumeKind::Snapshot { of: SnapshotOf::Filesystem });
     let share = Share { bytes: (202 << 20) + 8192, preallocated: false, project: PROJECT };
     assert_eq!(Share::of(&snapshot, 512, PROJECT, 200 << 20), share);
@@ -78,10 +78,13 @@ fn the_room_is_what_is_free_and_used_by_volumes_less_what_is_promised() {
 }
 
 #[test]
-fn a_hundredth_is_kept_for_notes_where_blocks_are_shared() {
-    assert_eq!((notes(101 * GIB, true), notes(101 * GIB, false)), (GIB, 0));
-    let room = Measured { notes: 2 * GIB, ..measured(10) }.room(&pool(1000, 0), 30 * GIB);
-    assert_eq!((room.limit, room.free), (88 * GIB, 80 * GIB));
+fn a_hundredth_is_kept_for_notes_and_what_each_volume_is_itself() {
+    assert_eq!([0, 1, 1000].map(|volumes| notes(101 * GIB, volumes) - GIB), [0, 12 << 10, 12_000 << 10]);
+    assert_eq!(notes(u64::MAX, usize::MAX), u64::MAX);
+    let measured = Measured { notes: 2 * GIB, ..measured(10) };
+    let room = measured.room(&pool(1000, 0), 30 * GIB);
+    assert_eq!((room.limit, room.free), (88 * GIB, 78 * GIB));
+    assert_eq!(measured.with_more(1).room(&pool(1000, 0), 30 * GIB).limit, room.limit - (12 << 10));
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn check_sums(volumes: &Volumes) {
     for row in table.rows.values() {
         let sums = counted.entry(row.pool().filesystem()).or_default();
         sums.promised += row.share().bytes;
+        sums.rows += 1;
         sums.projects.extend(row.share().project);
     }
     let kept: BTreeMap<_, _> = table.sums.iter().filter(|(_, sums)| **sums != Sums::default()).collect();

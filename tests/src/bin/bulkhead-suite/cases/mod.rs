@@ -26,6 +26,7 @@ mod node_block;
 mod node_directory;
 mod owner;
 mod power_cuts;
+mod promised;
 mod protocol;
 mod reboot;
 mod recovery;
@@ -70,6 +71,7 @@ pub fn all() -> Vec<Case> {
         owner::cases(),
         versions::cases(),
         upgrades::cases(),
+        promised::cases(),
         protocol::cases(),
         recovery::cases(),
         faults::cases(),
