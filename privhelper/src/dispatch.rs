@@ -57,7 +57,7 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         }
         Request::CreateFrom { volume, pool, spec, source } => {
             let source = hold(source)?;
-            let (held, pool) = state.hold_new(volume, pool, Pace::Prompt)?;
+            let (held, pool) = state.hold_new(volume, pool, Pace::Disk)?;
             ops::create_from(source, held, pool, *spec)
         }
         Request::DeleteSnapshot { snapshot } => ops::delete(hold(snapshot)?, Deletable::Snapshot, call),

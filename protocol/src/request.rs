@@ -40,6 +40,8 @@ pub enum Pace {
     Extents,
     /// What a tenant has left unfinished in a filesystem of its own, or has yet to be written out of memory.
     Content,
+    /// What has yet to be written out of memory to a device.
+    Device,
 }
 
 /// A capability (capabilities(7)) that carrying out a request may need.
@@ -167,7 +169,7 @@ requests! {
         read_only: bool,
     }
     /// Detaches a block volume's loop device, which no target may still use.
-    LoopDetach "loop-detach", since 1, Content, changes, [SysAdmin, Mknod] {
+    LoopDetach "loop-detach", since 1, Device, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
     }

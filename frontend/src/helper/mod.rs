@@ -38,7 +38,7 @@ const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
 /// How many of these may be used by deletions, which come in the hundreds and can wait. The rest remain for creations.
 const FOR_DELETIONS: usize = FOR_SLOW_REQUESTS / 2;
 
-/// How many of these may be used by requests that take as long as a tenant likes, for each of the two reasons: as many as the
+/// How many of these may be used by requests that take as long as a tenant likes, for each of the three reasons: as many as the
 /// helper works on at a time for one filesystem. Who comes first is served first, so none of many keeps another from it.
 const FOR_CONTENT: usize = 4;
 /// See [`FOR_CONTENT`].
@@ -62,6 +62,7 @@ struct Shared {
     deletions: Semaphore,
     extents: Semaphore,
     content: Semaphore,
+    device: Semaphore,
     idle: Mutex<Vec<Connection>>,
     link: watch::Sender<Link>,
     wanted: Notify,
@@ -77,6 +78,7 @@ impl Helper {
             deletions: Semaphore::new(FOR_DELETIONS),
             extents: Semaphore::new(FOR_EXTENTS),
             content: Semaphore::new(FOR_CONTENT),
+            device: Semaphore::new(FOR_CONTENT),
             idle: Mutex::new(Vec::with_capacity(CONNECTIONS)),
             link: watch::Sender::new(Link::away()),
             wanted: Notify::new(),
@@ -150,6 +152,7 @@ impl Shared {
             Pace::Background => &[&self.deletions, &self.slow, &self.any],
             Pace::Extents => &[&self.extents, &self.slow, &self.any],
             Pace::Content => &[&self.content, &self.slow, &self.any],
+            Pace::Device => &[&self.device, &self.slow, &self.any],
         };
         let mut permits = Vec::with_capacity(turns.len());
         for turn in turns {

@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use super::create::{check_room, measure};
 use super::grow::grow;
-use super::room::Share;
+use super::room::{Measured, Share};
 use crate::state::{Held, broken, busy, failed, lock_in_time, no_space};
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
 
@@ -45,7 +45,8 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
     }
     // It is promised already, but what the others do not use yet may be used up.
     let lacking = Share { bytes: size.saturating_sub(found.allocated), preallocated: true, project: None };
-    check_room(&pool, &measure(held.state, &pool)?, 0, lacking)?;
+    let measured = Measured { notes: 0, ..measure(held.state, &pool)? };
+    check_room(&pool, &measured, 0, lacking)?;
     let begun = Instant::now();
     let filled = fill_holes(&image, from, size, |step| {
         // Nobody else takes the same room meanwhile.

@@ -80,7 +80,8 @@ fn of_room(pool: &Pool, measured: &Measured, room: &Room) -> Option<Condition> {
         return Some(Condition::NoInodes);
     }
     // What is set aside for notes is not missing.
-    let tolerated = room.limit.saturating_add(measured.notes).saturating_add(room.total / TOLERANCE);
+    let kept = Measured { notes: 0, ..*measured }.room(&pool.config, 0).limit.saturating_sub(room.limit);
+    let tolerated = room.limit.saturating_add(kept).saturating_add(room.total / TOLERANCE);
     // Where nothing is enforced, nothing was promised for certain.
     let overpromised = room.promised > tolerated && pool.has_quotas();
     overpromised.then_some(Condition::Overpromised { promised: room.promised, limit: room.limit })

@@ -1,7 +1,7 @@
 //! Whose a volume is: a note that the frontend leaves on the volume's own directory, beside the record, for whoever
 //! finds the volume when nothing else is left. It is kept, and never interpreted: nothing depends on it.
 
-use bulkhead_protocol::{Error, MAX_OWNER, OwnerRecord, Reply, VolumeId};
+use bulkhead_protocol::{Error, MAX_OWNER, OwnerRecord, Pace, Reply, VolumeId};
 
 use crate::state::{Held, State, failed, layout};
 use crate::sys::{Errno, Error as SysError, Result as SysResult};
@@ -22,7 +22,7 @@ pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
 
 /// Returns what is recorded about whose a volume is, and whether it may hold data.
 pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    let (seen, mut buffer) = (state.see(id)?, [0_u8; MAX_OWNER]);
+    let (seen, mut buffer) = (state.see(id, Pace::Prompt)?, [0_u8; MAX_OWNER]);
     let served = seen.volume.pool.served()?;
     let mut read = || -> SysResult<_> {
         let outer = layout::open_volume(&served.directory, id.as_str())?;

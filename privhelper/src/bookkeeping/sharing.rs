@@ -1,6 +1,6 @@
 //! How much of an image is shared with others: what would stay if it were deleted.
 
-use bulkhead_protocol::{Error, Reply, VolumeId};
+use bulkhead_protocol::{Error, Pace, Reply, VolumeId};
 use rustix::fs::OFlags;
 
 use super::status::changed;
@@ -12,7 +12,7 @@ const STEPS: usize = 1024;
 
 /// Returns how much a volume's or a snapshot's image occupies, and how much of that, from an offset on, others share.
 pub fn sharing(state: &State, id: &VolumeId, from: u64) -> Result<Reply, Error> {
-    let seen = state.see(id)?;
+    let seen = state.see(id, Pace::Disk)?;
     let (kind, served) = (seen.volume.kind(), seen.volume.pool.served()?);
     if kind == Kind::Directory {
         return Err(unsupported(format!("volume {id} is a directory, which shares nothing with other volumes")));

@@ -21,7 +21,7 @@ use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
 
 /// A volume's settings and usage. If a target is given, the volume must be published there.
 pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
-    let seen = state.see(id)?;
+    let seen = state.see(id, Pace::Prompt)?;
     let (volume, pool) = (&seen.volume, &seen.volume.pool);
     let served = pool.served()?;
     if let Some(target) = target {

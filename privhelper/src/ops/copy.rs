@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bulkhead_protocol::{
-    Error, ErrorKind, NameHash, Origin, Reply, Snapshot, SnapshotOf, VolumeId, VolumeKind, VolumeSpec,
+    Error, ErrorKind, NameHash, Origin, Pace, Reply, Snapshot, SnapshotOf, VolumeId, VolumeKind, VolumeSpec,
 };
 use linux_raw_sys::general::fsxattr;
 use rustix::fs::OFlags;
@@ -204,7 +204,7 @@ fn flush(state: &State, volume: &Volume, image: &OwnedFd) -> SysResult<()> {
 
 /// A snapshot, and its image, open for reading.
 pub fn open_snapshot(state: &State, id: &VolumeId) -> Result<(Seen, OwnedFd), Error> {
-    let seen = state.see(id)?;
+    let seen = state.see(id, Pace::Disk)?;
     if seen.volume.kind() != Kind::Snapshot {
         return Err(wrong_kind(id, Kind::Snapshot));
     }

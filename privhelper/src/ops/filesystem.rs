@@ -89,7 +89,11 @@ pub fn check_mark(id: &VolumeId, volume: &Volume, image: &OwnedFd) -> Result<(),
 /// Brings to the image of a volume all that the kernel has of the filesystem in it, so that a copy can be mounted: also a
 /// growth that may not have been brought to it.
 pub fn write_out(volume: &Volume, image: &OwnedFd) -> SysResult<()> {
-    let Some(mounted) = Mounted::of(&volume.pool, volume, image)? else { return Ok(()) };
+    let Some(mounted) = Mounted::of(&volume.pool, volume, image)? else {
+        // One that is published and was not taken over yet has more than its image says.
+        let is_out_of_reach = volume.device.is_some() && !volume.published.is_empty();
+        return if is_out_of_reach { Err(SysError::of(Errno::INPROGRESS)) } else { Ok(()) };
+    };
     if !is_grown(image, volume.record.spec.size) {
         match mounted.settle() {
             // Whoever has frozen it has brought everything to the image.
@@ -160,6 +164,9 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
         mounting.keep(device.number, &mounted.root)
     };
     let Err(error) = keep() else { return true };
+    if error.errno == Errno::INPROGRESS {
+        return false;
+    }
     log::warning!("the filesystem of a volume is out of reach until it is published anew volume={id} error={error}");
     held.change(|volume| volume.unmountable = is_lasting(error.errno));
     !layout::is_noted_frozen(&image).unwrap_or(false)
@@ -361,7 +368,13 @@ impl<'a> Mounted<'a> {
         if !layout::is_noted_frozen(self.image)? {
             return Ok(());
         }
-        match self.work(Work::Thaw).or_else(|_| self.work(Work::Thaw)) {
+        let thawed = match self.mounting.finish(self.number) {
+            // It has thawed what it froze, or has frozen nothing: by now its pod may have.
+            Some((Work::Settle, Ok(_))) => Ok(()),
+            Some((Work::Settle, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
+            _ => self.work(Work::Thaw),
+        };
+        match thawed {
             // It is not frozen.
             Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => layout::note_frozen(self.image, false),
             failed => failed,

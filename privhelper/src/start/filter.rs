@@ -271,7 +271,11 @@ pub const MOUNTER: &[Row] = &[
     Row(&[libc::SYS_clone], &[Arg(0, Eq, libc::SIGCHLD as u32)], "a child for each line"),
     Row(&[libc::SYS_set_tid_address], &[], "the C library knows the child by its number"),
     Row(&[libc::SYS_getpid, libc::SYS_getppid], &[], "the child ends with the mounter"),
-    Row(&[libc::SYS_prctl], &[Arg(0, Eq, libc::PR_SET_PDEATHSIG as u32)], "the child ends with the mounter"),
+    Row(
+        &[libc::SYS_prctl],
+        &[Arg(0, Eq, libc::PR_SET_PDEATHSIG as u32), Arg(1, Eq, libc::SIGKILL as u32)],
+        "the child ends with the mounter",
+    ),
     Row(&[libc::SYS_close_range], &[Arg(0, Ge, 3)], "the child has nothing but that line"),
 ];
 

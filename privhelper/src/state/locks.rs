@@ -61,14 +61,14 @@ const fn places(pace: Pace) -> usize {
     match pace {
         // As many as a frontend sends at a time.
         Pace::Prompt | Pace::Disk | Pace::Background => 16,
-        Pace::Content => 4,
+        Pace::Content | Pace::Device => 4,
         // The kernel does nothing else meanwhile, on a processor that others need.
         Pace::Extents => 1,
     }
 }
 
 /// How many operations may be in progress on one filesystem.
-pub const MOST_ON_A_FILESYSTEM: usize = 3 * 16 + 4 + 1;
+pub const MOST_ON_A_FILESYSTEM: usize = 3 * 16 + 2 * 4 + 1;
 /// A filesystem on which an operation takes longer is reported as hanging.
 const LONGEST: Duration = Duration::from_secs(15);
 
@@ -104,11 +104,11 @@ impl InProgress {
         lock(&self.0).iter().map(|(_, begun)| *begun).min()
     }
 
-    /// Returns how long the oldest operation has taken, if that is too long. What a tenant can make as long as it likes says
-    /// nothing about the filesystem.
+    /// Returns how long the oldest operation has taken, if that is too long. What a tenant can make as long as it likes, or may
+    /// have to be written out before a deletion, says nothing about the filesystem.
     pub fn hangs_for(&self, now: Instant) -> Option<Duration> {
         let begun = lock(&self.0);
-        let ages = begun.iter().filter(|(pace, _)| ![Pace::Extents, Pace::Content].contains(pace));
+        let ages = begun.iter().filter(|(pace, _)| [Pace::Prompt, Pace::Disk].contains(pace));
         ages.map(|(_, begun)| now.saturating_duration_since(*begun)).max().filter(|age| *age >= LONGEST)
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     fn only_so_many_operations_are_in_progress_on_a_filesystem() {
         let in_progress = InProgress::default();
         let mut admitted = Vec::new();
-        for pace in [Pace::Content, Pace::Extents, Pace::Background, Pace::Disk, Pace::Prompt] {
+        for pace in [Pace::Content, Pace::Device, Pace::Extents, Pace::Background, Pace::Disk, Pace::Prompt] {
             admitted.extend((0..places(pace)).map(|_| in_progress.admit(pace, "fast").expect("there is room")));
             let error = in_progress.admit(pace, "fast").expect_err("one too many");
             assert_eq!(error.kind, ErrorKind::Busy);
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(admitted.len(), MOST_ON_A_FILESYSTEM);
         admitted.pop();
         drop(in_progress.admit(Pace::Prompt, "fast").expect("there is room again"));
-        let is_tenants = |(pace, _): (Pace, Instant)| [Pace::Extents, Pace::Content].contains(&pace);
+        let is_tenants = |(pace, _): (Pace, Instant)| ![Pace::Prompt, Pace::Disk].contains(&pace);
         let (_, oldest) = admitted.iter().find(|one| !is_tenants(one.1)).expect("there are some").1;
         assert_eq!(in_progress.hangs_for(oldest + LONGEST - Duration::from_millis(1)), None);
         assert!(in_progress.hangs_for(oldest + LONGEST).is_some());

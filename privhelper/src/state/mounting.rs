@@ -94,15 +94,19 @@ impl Mounting {
         lock(&self.awaited).contains_key(&number)
     }
 
+    /// Waits for what was to be done to the filesystem on a device and took long, and returns what it was, and the answer.
+    pub fn finish(&self, number: u32) -> Option<(Work, SysResult<Option<OwnedFd>>)> {
+        let (work, line) = lock(&self.awaited).remove(&number)?;
+        Some((work, self.answer(number, work, line)))
+    }
+
     fn ask(&self, number: u32, work: Work, root: Option<OwnedFd>) -> SysResult<Option<OwnedFd>> {
-        let awaited = lock(&self.awaited).remove(&number);
-        if let Some((before, line)) = awaited {
-            let answered = self.answer(number, before, line);
-            // Whatever else was done before this call has nothing to say about now.
-            if self.is_awaited(number) || before == work && root.is_none() {
-                return answered;
-            }
+        if let Some((before, answered)) = self.finish(number)
+            && (self.is_awaited(number) || before == work && root.is_none())
+        {
+            return answered;
         }
+        // Whatever else was done before this call has nothing to say about now.
         let request = bulkhead_protocol::encode(&work).map_err(|_| SysError::of(Errno::INVAL))?;
         let (line, other) = socket::pair()?;
         socket::set_receive_timeout(&line, Some(PATIENCE))?;
@@ -151,7 +155,9 @@ impl Mounting {
 
     /// Does not wait any more for what was to be done to the filesystem on a device.
     fn forget(&self, number: u32) {
-        lock(&self.awaited).remove(&number);
+        let forgotten = lock(&self.awaited).remove(&number);
+        // What was handed over and not received may be unmounted by this.
+        drop(forgotten);
         // This can fail only if the node is already missing.
         let _ = file::remove(&self.place, &*mounter::node(number));
     }

@@ -83,13 +83,13 @@ impl State {
         Ok(HeldTarget { path, directory: self.publish_directory(path)?, _locked: self.locks.target(path)? })
     }
 
-    /// Looks at a volume, which excludes nobody else.
+    /// Looks at a volume, which excludes nobody else, for an operation that waits for this.
     ///
     /// # Errors
     /// `NotFound` when it does not exist, `Busy` when too many operations are in progress on its filesystem.
-    pub fn see(&self, id: &VolumeId) -> Result<Seen, Error> {
+    pub fn see(&self, id: &VolumeId, pace: Pace) -> Result<Seen, Error> {
         let volume = self.volumes.get(id).ok_or_else(|| self.unknown(id))?;
-        let admitted = volume.pool.admit(Pace::Prompt)?;
+        let admitted = volume.pool.admit(pace)?;
         Ok(Seen { volume, _admitted: admitted })
     }
 }

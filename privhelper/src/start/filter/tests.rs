@@ -167,7 +167,8 @@ fn a_mounter_makes_mounts_of_one_kind_and_does_nothing_else() {
         (libc::SYS_close_range, [3, 9], true),
         (libc::SYS_close_range, [2, 9], false),
         (libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, 9], true),
-        (libc::SYS_prctl, [libc::PR_SET_DUMPABLE as u64, 1], false),
+        (libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, 0], false),
+        (libc::SYS_prctl, [libc::PR_SET_DUMPABLE as u64, 9], false),
     ] {
         assert_eq!(mounter(call, &arguments), allowed, "{call} {arguments:?}");
     }

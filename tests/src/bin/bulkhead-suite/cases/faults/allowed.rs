@@ -67,7 +67,7 @@ fn forked(line: &str, parent: i32) -> Option<i32> {
     let call = line.strip_prefix(&parent.to_string())?.trim_start();
     let (call, child) = call.rsplit_once("= ")?;
     let child = i32::from_str_radix(child.trim().strip_prefix("0x")?, 16).ok()?;
-    (call.contains("fork(") || call.contains("clone(")).then_some(child)
+    (call.contains("fork") || call.contains("clone")).then_some(child)
 }
 
 fn do_everything(rig: &mut Rig) -> Result<()> {
