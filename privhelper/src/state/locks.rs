@@ -104,11 +104,11 @@ impl InProgress {
         lock(&self.0).iter().map(|(_, begun)| *begun).min()
     }
 
-    /// Returns how long the oldest operation has taken, if that is too long. What a tenant can make as long as it likes, or may
-    /// have to be written out before a deletion, says nothing about the filesystem.
+    /// Returns how long the oldest operation has taken, if that is too long. What a tenant can make as long as it likes says
+    /// nothing about the filesystem.
     pub fn hangs_for(&self, now: Instant) -> Option<Duration> {
         let begun = lock(&self.0);
-        let ages = begun.iter().filter(|(pace, _)| [Pace::Prompt, Pace::Disk].contains(pace));
+        let ages = begun.iter().filter(|(pace, _)| ![Pace::Extents, Pace::Content, Pace::Device].contains(pace));
         ages.map(|(_, begun)| now.saturating_duration_since(*begun)).max().filter(|age| *age >= LONGEST)
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(admitted.len(), MOST_ON_A_FILESYSTEM);
         admitted.pop();
         drop(in_progress.admit(Pace::Prompt, "fast").expect("there is room again"));
-        let is_tenants = |(pace, _): (Pace, Instant)| ![Pace::Prompt, Pace::Disk].contains(&pace);
+        let is_tenants = |(pace, _): (Pace, Instant)| [Pace::Extents, Pace::Content, Pace::Device].contains(&pace);
         let (_, oldest) = admitted.iter().find(|one| !is_tenants(one.1)).expect("there are some").1;
         assert_eq!(in_progress.hangs_for(oldest + LONGEST - Duration::from_millis(1)), None);
         assert!(in_progress.hangs_for(oldest + LONGEST).is_some());

@@ -85,11 +85,15 @@ fn many_devices_of_a_disk_that_has_died_delay_no_start(rig: &mut Rig) -> Result<
         })?;
         csi.node_publish_volume(requests::publish(&id, &rig.target(&id), requests::block()))?;
     }
+    // The shorter of two: whatever else the machine does is not at both.
     let started = |rig: &mut Rig| {
-        rig.abandon();
-        let begun = Instant::now();
-        rig.start_helper()?;
-        anyhow::Ok(begun.elapsed())
+        let mut start = || {
+            rig.abandon();
+            let begun = Instant::now();
+            rig.start_helper()?;
+            anyhow::Ok(begun.elapsed())
+        };
+        anyhow::Ok(start()?.min(start()?))
     };
     let alive = started(rig)?;
     let devices: Vec<_> = loops::backed_by(&rig.pool().device()?)?.into_iter().map(|device| device.path).collect();
@@ -111,7 +115,7 @@ fn many_devices_of_a_disk_that_has_died_delay_no_start(rig: &mut Rig) -> Result<
     mounts::unmount_all(&directory)?;
     rig.pools.remove(0);
     // Had it waited for each alone, it would have been three times 20 ms.
-    ensure!(dead < alive * 3 + Duration::from_millis(30) * VOLUMES, "{dead:?} in place of {alive:?}");
+    ensure!(dead < alive * 2 + Duration::from_millis(30) * VOLUMES, "{dead:?} in place of {alive:?}");
     Ok(())
 }
 

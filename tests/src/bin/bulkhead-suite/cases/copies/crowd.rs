@@ -13,7 +13,7 @@ use super::promises::rewrite_in_pieces;
 use super::{end, gone, publish, start};
 
 cases! {
-    copies_that_take_long_leave_publishing_its_places: Bare + Xfs + Kernel,
+    copies_that_take_long_leave_publishing_its_places: Bare + Xfs,
 }
 
 const MIB: u64 = 1 << 20;

@@ -21,7 +21,7 @@ mod life;
 mod model;
 mod one_filesystem;
 mod order;
-mod promises;
+pub mod promises;
 mod room;
 mod scale;
 mod sharing;

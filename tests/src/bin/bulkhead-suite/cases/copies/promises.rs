@@ -27,14 +27,14 @@ cases! {
 const MIB: u64 = 1 << 20;
 
 /// Returns what may still be promised; the measured figure is a second old at most.
-pub(super) fn rest(helper: &HelperClient) -> Result<u64> {
+pub fn rest(helper: &HelperClient) -> Result<u64> {
     std::thread::sleep(std::time::Duration::from_millis(1100));
     Ok(helper.pool_status("default")?.largest_volume)
 }
 
 /// Writes every other block of a device, and then the others: no two blocks that are next to each other in it are so on the
 /// pool.
-pub(super) fn rewrite_in_pieces(rig: &Rig, id: &str, size: u64, byte: u8) -> Result<()> {
+pub fn rewrite_in_pieces(rig: &Rig, id: &str, size: u64, byte: u8) -> Result<()> {
     let device = File::options().write(true).open(rig.target(id))?;
     for first in [0, 1] {
         for (number, block) in (first..size / 4096).step_by(2).enumerate() {

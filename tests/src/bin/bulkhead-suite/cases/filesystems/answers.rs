@@ -120,7 +120,7 @@ pub(super) fn open_numbers(pid: i32) -> Result<Vec<i64>> {
 }
 
 /// `struct msghdr` at this address, and behind it all that it points to.
-fn message(address: u64, text: &[u8], descriptors: &[i64]) -> Result<Vec<u8>> {
+pub(super) fn message(address: u64, text: &[u8], descriptors: &[i64]) -> Result<Vec<u8>> {
     let (vector, content, control) = (address + 56, address + 72, address + 88);
     let length = u64::try_from(descriptors.len() * 4)? + 16;
     let has = !descriptors.is_empty();
