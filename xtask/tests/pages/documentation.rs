@@ -2,15 +2,19 @@
 //! CONTRIBUTING.md tells people to change, and the tests that docs/vulnerabilities.md names.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
+
+use fs_err as fs;
+
+use super::{files, read, root};
 
 /// Directories whose files CONTRIBUTING.md names by their path from the root.
 const NAMED: [&str; 7] = ["privhelper/", "protocol/", "frontend/", "tests/", "xtask/", "deploy/", "docs/"];
 
 #[test]
 fn links_lead_to_files_and_headings_that_exist() {
-    let pages = pages();
+    let pages = files("", ".md");
     assert!(pages.len() > 10, "only {} pages were found", pages.len());
     let broken: Vec<String> = pages.iter().flat_map(|page| broken_links(page)).collect();
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
@@ -18,13 +22,13 @@ fn links_lead_to_files_and_headings_that_exist() {
 
 #[test]
 fn files_named_in_contributing_exist() {
-    let text = read(&root().join("CONTRIBUTING.md"));
+    let text = read("CONTRIBUTING.md");
     let named: Vec<&str> = code_spans(&text).into_iter().filter(|span| is_path(span)).collect();
     assert!(named.len() > 30, "only {} paths were found", named.len());
     let missing: Vec<&str> = named.into_iter().filter(|path| !root().join(path).exists()).collect();
     assert!(missing.is_empty(), "CONTRIBUTING.md names files that do not exist: {missing:?}");
     // Those that it names by the end of their path.
-    let all = files("");
+    let all = files("", "");
     let ends: Vec<&str> = code_spans(&text).into_iter().filter(|span| is_end_of_path(span)).collect();
     assert!(ends.len() > 20, "only {} names of files were found", ends.len());
     let missing: Vec<&str> = ends.into_iter().filter(|end| !all.iter().any(|path| path.ends_with(end))).collect();
@@ -33,11 +37,11 @@ fn files_named_in_contributing_exist() {
 
 #[test]
 fn tests_named_against_known_vulnerabilities_exist() {
-    let text = read(&root().join("docs/vulnerabilities.md"));
+    let text = read("docs/vulnerabilities.md");
     let named: Vec<&str> = code_spans(&text).into_iter().filter(|span| is_test(span)).collect();
     assert!(named.len() > 30, "only {} tests were found", named.len());
-    let sources: Vec<(String, String)> =
-        files(".rs").iter().map(|path| (path.display().to_string(), read(path))).collect();
+    let sources = files("", ".rs").into_iter().map(|path| (path.display().to_string(), read(path)));
+    let sources: Vec<(String, String)> = sources.collect();
     let exists = |name: &str| sources.iter().any(|(path, source)| has_test(path, source, name));
     let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
     assert!(missing.is_empty(), "docs/vulnerabilities.md names tests that do not exist: {missing:?}");
@@ -45,11 +49,7 @@ fn tests_named_against_known_vulnerabilities_exist() {
 
 #[test]
 fn units_name_manual_pages_that_are_shipped() {
-    let units: Vec<PathBuf> = [".service", ".socket"]
-        .into_iter()
-        .flat_map(files)
-        .filter(|unit| unit.starts_with(root().join("deploy")))
-        .collect();
+    let units: Vec<PathBuf> = [".service", ".socket"].into_iter().flat_map(|ending| files("deploy", ending)).collect();
     assert_eq!(units.len(), 3, "{units:?}");
     for unit in units {
         let text = read(&unit);
@@ -91,53 +91,17 @@ fn broken_links_are_found() {
     assert!(broken.len() == 3 && named("nowhere.md") && named("other.md#none") && named(" #none"), "{broken:?}");
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
-}
-
-/// Every Markdown page of the project.
-fn pages() -> Vec<PathBuf> {
-    files(".md")
-}
-
-/// Every file of the project whose name ends like this.
-fn files(ending: &str) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut waiting = vec![root()];
-    while let Some(directory) = waiting.pop() {
-        for entry in fs::read_dir(&directory).expect("a directory that can be listed") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if path.is_dir() && name != "target" && !name.starts_with('.') {
-                waiting.push(path);
-            } else if name.ends_with(ending) {
-                files.push(path);
-            }
-        }
-    }
-    files
-}
-
 /// The links on a page whose files or headings do not exist, each as `page: link`.
 fn broken_links(page: &Path) -> Vec<String> {
     let text = read(page);
-    let mut broken = Vec::new();
-    for link in links(&text) {
-        if link.contains("://") || link.starts_with("mailto:") {
-            continue;
-        }
+    let leads = |link: &str| {
         let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-        let target = if file.is_empty() { page.to_owned() } else { page.with_file_name("").join(file) };
-        let leads = target.exists() && (heading.is_empty() || anchors(&read(&target)).contains(heading));
-        if !leads {
-            broken.push(format!("{}: {link}", page.display()));
-        }
-    }
-    broken
+        let target = if file.is_empty() { page.to_owned() } else { page.with_file_name(file) };
+        target.exists() && (heading.is_empty() || anchors(&read(&target)).contains(heading))
+    };
+    let is_elsewhere = |link: &str| link.contains("://") || link.starts_with("mailto:");
+    let broken = links(&text).into_iter().filter(|link| !is_elsewhere(link) && !leads(link));
+    broken.map(|link| format!("{}: {link}", page.display())).collect()
 }
 
 /// The text outside fenced blocks.
@@ -156,22 +120,13 @@ fn links(text: &str) -> Vec<&str> {
 /// The anchors that GitHub generates for the headings of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
-    let lines = prose(text).flat_map(str::lines);
-    for heading in
-        lines.filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')))
-    {
-        let kept = heading
-            .to_lowercase()
-            .chars()
-            .filter(|kept| kept.is_alphanumeric() || " -_".contains(*kept))
-            .collect::<String>();
-        let anchor = kept.replace(' ', "-");
-        let mut unique = anchor.clone();
-        let mut number = 0;
-        while !anchors.insert(unique) {
-            number += 1;
-            unique = format!("{anchor}-{number}");
-        }
+    for heading in prose(text).flat_map(str::lines).filter(|line| line.starts_with('#')) {
+        let Some(heading) = heading.trim_start_matches('#').strip_prefix(' ') else { continue };
+        let mut anchor = heading.to_lowercase().replace(' ', "-");
+        anchor.retain(|kept| kept.is_alphanumeric() || "-_".contains(kept));
+        let numbered = (1..).map(|number| format!("{anchor}-{number}"));
+        let unique = iter::once(anchor.clone()).chain(numbered).find(|unique| !anchors.contains(unique));
+        anchors.extend(unique);
     }
     anchors
 }

@@ -1,16 +1,12 @@
 //! What the workflows run is fixed: a tag of an action can be moved to another commit, a hash cannot.
 
-use std::fs;
-use std::path::Path;
+use super::{files, read};
 
 #[test]
 fn every_action_is_pinned_by_the_hash_of_a_commit() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.github/workflows");
     let mut seen = 0;
-    for entry in fs::read_dir(directory).expect("the workflows") {
-        let path = entry.expect("a workflow").path();
-        let text = fs::read_to_string(&path).expect("a workflow that can be read");
-        for action in text.lines().filter_map(|line| line.split_once("uses: ")).map(|(_, action)| action) {
+    for path in files(".github/workflows", ".yml") {
+        for action in read(&path).lines().filter_map(|line| line.split_once("uses: ")).map(|(_, action)| action) {
             assert!(is_pinned(action), "{}: {action} has no hash, or does not say which version it is", path.display());
             seen += 1;
         }

@@ -1,11 +1,10 @@
 //! The documentation quotes what the programs print: the messages in docs/errors.md, and the headings of tables in
 //! samples of output.
 
-mod sources;
-
 use std::collections::BTreeSet;
 
-use sources::{files, is_in, read, texts};
+use super::read;
+use super::texts::{is_in, sources, texts};
 
 const INDEX: &str = "docs/errors.md";
 
@@ -79,7 +78,7 @@ fn is_heading(line: &str) -> bool {
 /// All lists of names in the sources of the tools: among them are the headings of their tables.
 fn headings() -> BTreeSet<Vec<String>> {
     let mut found = BTreeSet::new();
-    for source in files(&["frontend/bulkheadctl/src", "frontend/kubectl-bulkhead/src"]) {
+    for source in sources(&["frontend/bulkheadctl/src", "frontend/kubectl-bulkhead/src"]) {
         for list in source.split('[').skip(1).filter_map(|rest| rest.split_once(']').map(|(list, _)| list)) {
             let names: Option<Vec<_>> = list.trim().trim_end_matches(',').split(',').map(name).collect();
             found.extend(names.filter(|names| names.len() > 2));
