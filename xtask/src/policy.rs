@@ -9,15 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
-use self::files::read;
 use crate::process::capture;
 use crate::templates;
 use crate::test::Count;
 use crate::workspace::{Architecture, Workspace, cargo};
 
-/// Where the audited code lives.
-pub const AUDITED: [&str; 2] = ["privhelper/src", "protocol/src"];
 /// The privileged package, and the file that lists what its binary is made of.
 const PACKAGE: &str = "bulkhead-privhelper";
 pub const LIST: &str = "privhelper/dependencies.txt";
@@ -60,7 +58,7 @@ fn dependencies(root: &Path) -> Result<String> {
     let output = capture(&mut tree).context("ask cargo for the tree")?;
     let names = output.lines().filter_map(|line| line.split_whitespace().next());
     let found: BTreeSet<String> = names.filter(|name| !OWN.contains(name)).map(str::to_owned).collect();
-    let listed = listed(&read(&root.join(LIST))?)?.into_keys().collect();
+    let listed = listed(&fs::read_to_string(root.join(LIST))?)?.into_keys().collect();
     let only_in = |these: &BTreeSet<String>, those: &BTreeSet<String>| {
         these.difference(those).cloned().collect::<Vec<_>>().join(", ")
     };
@@ -84,7 +82,7 @@ pub fn listed(text: &str) -> Result<BTreeMap<String, String>> {
 /// The compiler that the project declares is the one that builds it.
 fn compiler(root: &Path) -> Result<String> {
     let value = |file: &str, key: &str| -> Result<String> {
-        let text = read(&root.join(file))?;
+        let text = fs::read_to_string(root.join(file))?;
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix('='));
         Ok(line.with_context(|| format!("{file} has no {key}"))?.trim().trim_matches('"').to_owned())
     };

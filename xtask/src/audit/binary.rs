@@ -1,8 +1,7 @@
 //! What is known about the crates, and what the binary is.
 
-use std::fs;
-
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
 use super::Section;
 use crate::cargo_tool::DENY;
@@ -71,11 +70,11 @@ pub fn hash(workspace: &Workspace, build: bool) -> Result<Section> {
         let target = workspace.target.join("audit").join(number);
         // Cargo would not rebuild what an earlier build left.
         if target.exists() {
-            fs::remove_dir_all(&target).with_context(|| format!("remove {}", target.display()))?;
+            fs::remove_dir_all(&target)?;
         }
         let built = workspace.with_target(target).build(Selection::Only(&[PACKAGE]), host, Profile::Release)?;
         let program = built.first().with_context(|| format!("the build made no {PACKAGE}"))?;
-        let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+        let content = fs::read(program)?;
         section.rows.push(vec![number.to_owned(), sha256(&content)]);
     }
     ensure!(section.rows[0][1] == section.rows[1][1], "two builds of one source differ: {:?}", section.rows);

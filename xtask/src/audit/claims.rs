@@ -7,16 +7,15 @@ use clap::ValueEnum;
 
 use super::Section;
 use super::tests_by_name;
-use crate::policy::files::read;
+use crate::policy::files::{PAGE, table};
 use crate::test::Step;
 
-const PAGE: &str = "SECURITY.md";
 /// What `…` stands for in its table of claims.
 const ON_THIS_HOST: &str = "cargo xtask test --host-only";
 
 /// Capabilities by process and request.
 pub fn capabilities(root: &Path) -> Result<Section> {
-    let rows = table(&read(&root.join(PAGE))?, "| request | capabilities |")?;
+    let rows = table(root, "| request | capabilities |")?;
     let rows = rows.into_iter().map(|row| {
         let [request, capabilities, what, ..] = &row[..] else { return row };
         let what = if what.is_empty() { "nothing" } else { what };
@@ -36,7 +35,7 @@ pub fn capabilities(root: &Path) -> Result<Section> {
 pub fn claims(root: &Path) -> Result<Section> {
     let tests = tests_by_name::all(root)?;
     let mut rows = Vec::new();
-    for row in table(&read(&root.join(PAGE))?, "| claim | command |")? {
+    for row in table(root, "| claim | command |")? {
         let [claim, commands] = &row[..] else { anyhow::bail!("{PAGE}: a claim without a command: {row:?}") };
         let found = shown_by(commands, &tests).with_context(|| format!("{PAGE}: {claim}"))?;
         rows.push(vec![found, commands.replace('`', "").replace('…', ON_THIS_HOST), claim.replace('`', "")]);
@@ -53,13 +52,12 @@ fn shown_by(commands: &str, tests: &[String]) -> Result<String> {
     for command in commands.split('`').skip(1).step_by(2) {
         let words: Vec<&str> = command.split_whitespace().collect();
         match words[..] {
-            ["cargo", "xtask", "test", "--step", step] => {
+            ["cargo", "xtask", "test", "--step", step, ref filter @ ..] if filter.len() < 2 => {
                 ensure!(Step::from_str(step, false).is_ok(), "there is no step {step}");
-                steps += 1;
-            }
-            ["cargo", "xtask", "test", "--step", step, filter] => {
-                ensure!(Step::from_str(step, false).is_ok(), "there is no step {step}");
-                found += matching(tests, filter)?;
+                match filter.first() {
+                    Some(filter) => found += matching(tests, filter)?,
+                    None => steps += 1,
+                }
             }
             ["cargo", "xtask", "test", "--host-only" | "--vm-only" | "--all", filter] | ["…", filter] => {
                 found += matching(tests, filter)?;
@@ -79,17 +77,6 @@ fn matching(tests: &[String], filter: &str) -> Result<usize> {
     let number = tests.iter().filter(|test| test.contains(filter)).count();
     ensure!(number > 0, "no test has {filter:?} in its name");
     Ok(number)
-}
-
-/// The cells of the table that starts with this heading.
-fn table(text: &str, heading: &str) -> Result<Vec<Vec<String>>> {
-    let (_, rest) = text.split_once(heading).with_context(|| format!("{PAGE} has no table {heading}"))?;
-    let rows = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let cells = |row: &str| {
-        let row = row.strip_prefix('|').unwrap_or(row);
-        row.strip_suffix('|').unwrap_or(row).split('|').map(|cell| cell.trim().to_owned()).collect()
-    };
-    Ok(rows.map(cells).collect())
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
 use super::Section;
-use crate::policy::files::read;
 
 const FILTER: &str = "privhelper/src/start/filter.rs";
 /// Shown for a call whose arguments are not restricted.
@@ -15,7 +15,7 @@ const ANY: &str = "any";
 
 /// Every call that is allowed, with the conditions on its arguments and the reason.
 pub fn calls(root: &Path) -> Result<Section> {
-    let text = read(&root.join(FILTER))?;
+    let text = fs::read_to_string(root.join(FILTER))?;
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
     let mut rows = Vec::new();
     for (name, body) in tables(code) {
@@ -93,7 +93,7 @@ mod tests {
     fn every_call_in_the_source_is_a_row() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
         let section = calls(root).expect("the tables");
-        let text = read(&root.join(FILTER)).expect("the filter");
+        let text = fs::read_to_string(root.join(FILTER)).expect("the filter");
         let code = text.split("#[cfg(test)]").next().expect("code");
         let bodies: String = tables(code).iter().map(|(_, body)| *body).collect();
         let written = ["libc::SYS_", "mount::STATMOUNT]", "FILE_GETATTR", "FILE_SETATTR"];

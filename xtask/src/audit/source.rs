@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use fs_err as fs;
 
 use super::Section;
-use crate::policy::files::{Source, below, read};
-use crate::policy::{AUDITED, LIST, lines, listed};
+use crate::policy::files::{Source, audited};
+use crate::policy::{LIST, lines, listed};
 
 /// Returns how many lines there are to review.
 pub fn lines(root: &Path) -> Result<Section> {
@@ -24,12 +25,10 @@ pub fn lines(root: &Path) -> Result<Section> {
 /// Every unsafe block, with the comment that says why it is sound.
 pub fn unsafe_blocks(root: &Path) -> Result<Section> {
     let mut rows = Vec::new();
-    for directory in AUDITED {
-        for Source { path, text } in below(root, directory)? {
-            for (number, reason) in blocks(&text) {
-                let reason = reason.with_context(|| format!("{}:{number}: unsafe without a reason", path.display()))?;
-                rows.push(vec![format!("{}:{number}", path.display()), reason]);
-            }
+    for Source { path, text } in audited(root)? {
+        for (number, reason) in blocks(&text) {
+            let reason = reason.with_context(|| format!("{}:{number}: unsafe without a reason", path.display()))?;
+            rows.push(vec![format!("{}:{number}", path.display()), reason]);
         }
     }
     let note = format!("{} blocks, each with one call.", rows.len());
@@ -59,7 +58,8 @@ fn reason(above: &[&str]) -> Option<String> {
 
 /// Every crate in the helper's binary.
 pub fn crates(root: &Path) -> Result<Section> {
-    let rows: Vec<_> = listed(&read(&root.join(LIST))?)?.into_iter().map(|(name, why)| vec![name, why]).collect();
+    let rows: Vec<_> =
+        listed(&fs::read_to_string(root.join(LIST))?)?.into_iter().map(|(name, why)| vec![name, why]).collect();
     let note = format!("{} crates: `cargo xtask test --step policy` compares them with the real tree.", rows.len());
     Ok(Section { title: "Crates in the helper's binary", note, columns: &["crate", "why it is there"], rows })
 }
