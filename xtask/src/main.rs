@@ -28,15 +28,13 @@ mod vm;
 mod workspace;
 mod zig;
 
+use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use self::commands::{
-    AuditArguments, BenchArguments, DemoArguments, ImageArguments, LintArguments, NodeArguments, ReleaseArguments,
-    TemplatesArguments, TestArguments, VmArguments,
-};
 use self::desktop::Desktop;
 use self::progress::timed;
 use self::workspace::{Architecture, Profile, Selection, Workspace};
@@ -65,28 +63,49 @@ enum Task {
         plugin_for: Option<Desktop>,
     },
     /// Write the container images, for a container runtime to import.
-    Image(ImageArguments),
+    Image {
+        /// The processor that the programs are for.
+        #[arg(long, value_enum, default_value_t = Architecture::host())]
+        arch: Architecture,
+        /// Build without the optimizations of a release, which is quicker.
+        #[arg(long)]
+        dev: bool,
+        /// Where the archives go (default: images in cargo's target directory).
+        #[arg(long, value_name = "DIRECTORY")]
+        output: Option<PathBuf>,
+    },
     /// Write a release: programs, images, chart, manifests, lists of the crates in them, checksums.
-    Release(ReleaseArguments),
+    Release(commands::release::Arguments),
     /// Check formatting, lints, licenses and sources of crates. The last line is `lint: ok`.
-    Lint(LintArguments),
+    Lint(commands::lint::Arguments),
     /// Run the tests. The last line is `N passed, N failed`.
-    Test(TestArguments),
+    Test(commands::test::Arguments),
     /// Print what a reviewer of the privileged code wants to know first: lines, unsafe blocks, crates, capabilities, system
     /// calls, claims and their tests, advisories.
-    Audit(AuditArguments),
+    Audit {
+        /// Write the page for a program instead of a person.
+        #[arg(long)]
+        json: bool,
+        /// Also build the helper, optimized and twice, and print its hash. This takes minutes.
+        #[arg(long)]
+        build: bool,
+    },
     /// Make the filesystems that the helper writes into fresh images.
-    Templates(TemplatesArguments),
+    Templates {
+        /// Write nothing: print what the files hold, one run of bytes a line.
+        #[arg(long)]
+        print: bool,
+    },
     /// Demonstrate the whole life of real volumes. The last line is `demo: ok`.
-    Demo(DemoArguments),
+    Demo(commands::demo::Arguments),
     /// Measure the CSI services, or the agent on a control plane, on this host.
-    Bench(BenchArguments),
+    Bench(commands::bench::Arguments),
     /// Build the programs of a Kubernetes cluster, unless they are in the cache, and print their directory.
     ControlPlane,
     /// Start a Kubernetes node with Bulkhead on it, and run a command against it.
-    Node(NodeArguments),
+    Node(commands::node::Arguments),
     /// Run a command in the virtual machine, with our programs in its PATH.
-    Vm(VmArguments),
+    Vm(commands::vm::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -103,30 +122,43 @@ fn run(task: &Task) -> Result<ExitCode> {
     let workspace = Workspace::load()?;
     match task {
         Task::Build { plugin_for: Some(desktop), .. } => {
-            let plugin = timed("building", || desktop.build(&workspace, &Zig::provide()?))?;
-            println!("{}", plugin.display());
-            Ok(ExitCode::SUCCESS)
+            show_paths(&[timed("building", || desktop.build(&workspace, &Zig::provide()?))?])
         }
         Task::Build { release, arch, plugin_for: None } => {
             let profile = if *release { Profile::Release } else { Profile::Dev };
-            for program in timed("building", || workspace.build(Selection::Shipped, *arch, profile))? {
-                println!("{}", program.display());
-            }
-            Ok(ExitCode::SUCCESS)
+            show_paths(&timed("building", || workspace.build(Selection::Shipped, *arch, profile))?)
         }
-        Task::Image(arguments) => commands::image(&workspace, arguments),
-        Task::Release(arguments) => commands::release(&workspace, arguments),
-        Task::Lint(arguments) => commands::lint(&workspace, arguments),
-        Task::Test(arguments) => commands::test(&workspace, arguments),
-        Task::Audit(arguments) => commands::audit(&workspace, arguments),
-        Task::Templates(arguments) => commands::templates(&workspace, arguments),
-        Task::Demo(arguments) => commands::demo(&workspace, arguments),
-        Task::Bench(arguments) => commands::bench(&workspace, arguments),
-        Task::ControlPlane => {
-            println!("{}", kubernetes::cluster(&workspace)?.display());
-            Ok(ExitCode::SUCCESS)
+        Task::Image { arch, dev, output } => {
+            let profile = if *dev { Profile::Dev } else { Profile::Release };
+            timed("building", || workspace.build(Selection::Shipped, *arch, profile))?;
+            let directory = output.clone().unwrap_or_else(|| workspace.target.join("images"));
+            show_paths(&image::write(|name| workspace.program(name, *arch, profile), *arch, &directory)?)
         }
-        Task::Node(arguments) => commands::node(&workspace, arguments),
-        Task::Vm(arguments) => commands::vm(&workspace, arguments),
+        Task::Release(arguments) => commands::release::execute(&workspace, arguments),
+        Task::Lint(arguments) => commands::lint::execute(&workspace, arguments),
+        Task::Test(arguments) => commands::test::execute(&workspace, arguments),
+        Task::Audit { json, build } => {
+            let page = audit::page(&workspace, *build)?;
+            show(&if *json { format!("{:#}\n", audit::as_json(&page)) } else { audit::as_text(&page) })
+        }
+        Task::Templates { print: true } => show(&templates::as_text(&workspace)?),
+        Task::Templates { print: false } => show_paths(&templates::write(&workspace)?),
+        Task::Demo(arguments) => commands::demo::execute(&workspace, arguments),
+        Task::Bench(arguments) => commands::bench::execute(&workspace, arguments),
+        Task::ControlPlane => show_paths(&[kubernetes::cluster(&workspace)?]),
+        Task::Node(arguments) => commands::node::execute(&workspace, arguments),
+        Task::Vm(arguments) => commands::vm::execute(&workspace, arguments),
+    }
+}
+
+fn show_paths(paths: &[PathBuf]) -> Result<ExitCode> {
+    show(&paths.iter().map(|path| format!("{}\n", path.display())).collect::<String>())
+}
+
+/// Prints a text. Whoever reads only the beginning closes the pipe.
+fn show(text: &str) -> Result<ExitCode> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
     }
 }

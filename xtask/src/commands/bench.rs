@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(7200);
 
 /// What `bench` takes.
 #[derive(Args)]
-pub struct BenchArguments {
+pub struct Arguments {
     /// Measure storage agents on a real control plane instead of the CSI services.
     #[arg(long)]
     kubernetes: bool,
@@ -42,7 +42,7 @@ pub struct BenchArguments {
 }
 
 /// Builds the shipped programs and the measuring program, and runs the latter.
-pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCode> {
+pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     if arguments.vm {
         return in_machine(workspace, &arguments.arguments);
     }

@@ -19,14 +19,14 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// What `demo` takes.
 #[derive(Args)]
-pub struct DemoArguments {
+pub struct Arguments {
     /// Use this host instead of a virtual machine: needs root, makes real mounts and loop devices, and shows no reboot.
     #[arg(long)]
     here: bool,
 }
 
 /// Runs the demonstration. `demo: ok` is printed only if every step of both phases was checked.
-pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode> {
+pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     if arguments.here {
         packages::require(&packages::FILESYSTEM_TOOLS)?;
     } else {

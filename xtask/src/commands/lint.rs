@@ -14,14 +14,14 @@ use crate::workspace::{Architecture, Workspace, cargo};
 
 /// What `lint` takes.
 #[derive(Args)]
-pub struct LintArguments {
+pub struct Arguments {
     /// Also look for known faults in the crates that are used. This fetches the database of advisories.
     #[arg(long)]
     advisories: bool,
 }
 
 /// Runs every check, and fails if any of them failed.
-pub fn lint(workspace: &Workspace, arguments: &LintArguments) -> Result<ExitCode> {
+pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     let host = Architecture::host();
     packages::require_target(host.triple())?;
     packages::require_compiler(host)?;

@@ -1,29 +1,15 @@
-//! The commands of `cargo xtask`, one file each.
+//! The commands of `cargo xtask` that do more than one thing, one file each.
 
-mod audit;
-mod bench;
-mod demo;
-mod image;
-mod lint;
-mod node;
-mod release;
-mod templates;
-mod test;
-mod vm;
+pub mod bench;
+pub mod demo;
+pub mod lint;
+pub mod node;
+pub mod release;
+pub mod test;
+pub mod vm;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
-
-pub use self::audit::{AuditArguments, audit};
-pub use self::bench::{BenchArguments, bench};
-pub use self::demo::{DemoArguments, demo};
-pub use self::image::{ImageArguments, image};
-pub use self::lint::{LintArguments, lint};
-pub use self::node::{NodeArguments, node};
-pub use self::release::{ReleaseArguments, release};
-pub use self::templates::{TemplatesArguments, templates};
-pub use self::test::{TestArguments, test};
-pub use self::vm::{VmArguments, vm};
 
 /// The exit code that a shell would report for a command with this status.
 fn exit_code(status: ExitStatus) -> ExitCode {

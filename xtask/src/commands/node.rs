@@ -16,7 +16,7 @@ const PROGRAMS: Selection = Selection::ShippedWith(&[node::PROGRAM, AGENT]);
 
 /// What `node` takes.
 #[derive(Args)]
-pub struct NodeArguments {
+pub struct Arguments {
     /// Use the programs from an earlier build.
     #[arg(long)]
     no_build: bool,
@@ -30,7 +30,7 @@ pub struct NodeArguments {
 }
 
 /// Brings up the cluster, runs the command, and takes everything down again.
-pub fn node(workspace: &Workspace, arguments: &NodeArguments) -> Result<ExitCode> {
+pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     require_packages(Architecture::host())?;
     let programs = match arguments.no_build {
         true => Programs::built(workspace, PROGRAMS, Profile::Dev)?,

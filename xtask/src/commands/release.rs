@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::slice;
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::progress::{say, timed};
 use crate::release::{self, Contents, Origin};
@@ -12,10 +13,11 @@ use crate::workspace::{Architecture, Workspace};
 
 /// What `release` takes.
 #[derive(Args)]
-pub struct ReleaseArguments {
-    /// The processors to build for. The programs for this host are built in any case: they write the manual pages.
-    #[arg(long, value_enum, default_value_t = Processors::All)]
-    arch: Processors,
+pub struct Arguments {
+    /// The processor to build for (default: both). The programs for this host are built in any case: they write the manual
+    /// pages.
+    #[arg(long, value_enum)]
+    arch: Option<Architecture>,
     /// Where the files go (default: bulkhead-VERSION in cargo's target directory). An earlier release there is replaced.
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
@@ -29,30 +31,13 @@ pub struct ReleaseArguments {
     check: bool,
 }
 
-/// Which processors a release is for.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Processors {
-    /// x86_64.
-    #[value(alias = "x86_64")]
-    Amd64,
-    /// aarch64.
-    #[value(alias = "aarch64")]
-    Arm64,
-    /// Both.
-    All,
-}
-
 /// Writes the files, and prints their checksums.
-pub fn release(workspace: &Workspace, arguments: &ReleaseArguments) -> Result<ExitCode> {
+pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     let origin = Origin::of(workspace)?;
     if !origin.is_committed() {
         say("the source differs from the last commit: this is no release that anybody else can build");
     }
-    let architectures: &[Architecture] = match arguments.arch {
-        Processors::Amd64 => &[Architecture::Amd64],
-        Processors::Arm64 => &[Architecture::Arm64],
-        Processors::All => &Architecture::ALL,
-    };
+    let architectures = arguments.arch.as_ref().map_or(&Architecture::ALL[..], slice::from_ref);
     let contents = Contents { origin: &origin, architectures, registry: arguments.registry.as_deref() };
     let directory =
         arguments.output.clone().unwrap_or_else(|| workspace.target.join(format!("bulkhead-{}", release::VERSION)));
@@ -65,20 +50,15 @@ pub fn release(workspace: &Workspace, arguments: &ReleaseArguments) -> Result<Ex
         println!("{sum}  {name}");
     }
     say(format_args!("the files are in {}", directory.display()));
-    if !arguments.check {
-        return Ok(ExitCode::SUCCESS);
-    }
     for difference in &differences {
         println!("{difference}");
     }
-    match differences.is_empty() {
-        true => {
-            println!("release: two builds are the same");
-            Ok(ExitCode::SUCCESS)
-        }
-        false => {
-            println!("release: FAILED: two builds differ");
-            Ok(ExitCode::FAILURE)
-        }
+    if !differences.is_empty() {
+        println!("release: FAILED: two builds differ");
+        return Ok(ExitCode::FAILURE);
     }
+    if arguments.check {
+        println!("release: two builds are the same");
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -19,7 +19,7 @@ use crate::workspace::{Architecture, BuiltTests, Profile, Selection, TestProgram
 
 /// What `test` takes.
 #[derive(Args)]
-pub struct TestArguments {
+pub struct Arguments {
     /// Run only the tests of the suites whose name contains this.
     filter: Option<String>,
     /// Run everything: also tests that take long, and in the machine also others that ran on this host. For releases and
@@ -63,7 +63,7 @@ pub struct TestArguments {
     fuzz: bool,
 }
 
-impl TestArguments {
+impl Arguments {
     fn wants(&self, step: Step) -> bool {
         if !self.steps.is_empty() {
             return self.steps.contains(&step);
@@ -76,7 +76,7 @@ impl TestArguments {
 }
 
 /// Runs the steps. A failing step does not keep the others from running.
-pub fn test(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode> {
+pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     if arguments.mutants {
         return test::mutants(workspace);
     }
@@ -112,13 +112,7 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode
     Ok(report.finish(&workspace.target, arguments.filter.is_none()))
 }
 
-fn run(
-    workspace: &Workspace,
-    arguments: &TestArguments,
-    steps: &[Step],
-    units: Option<&BTreeSet<&str>>,
-    report: &Report,
-) {
+fn run(workspace: &Workspace, arguments: &Arguments, steps: &[Step], units: Option<&BTreeSet<&str>>, report: &Report) {
     if steps.iter().any(|step| step.needs_root()) {
         report.preparation("prepare this host", || require_host(steps));
     }
@@ -164,7 +158,7 @@ fn run(
 }
 
 /// Builds what the steps run. The programs are copied: a later build must not change them while tests use them.
-fn build(workspace: &Workspace, arguments: &TestArguments, steps: &[Step]) -> Result<(Programs, Vec<TestProgram>)> {
+fn build(workspace: &Workspace, arguments: &Arguments, steps: &[Step]) -> Result<(Programs, Vec<TestProgram>)> {
     let tests = match steps.contains(&Step::Unit) {
         true => workspace.build_tests()?,
         false => BuiltTests::default(),

@@ -13,7 +13,7 @@ use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 /// What `vm` takes.
 #[derive(Args)]
-pub struct VmArguments {
+pub struct Arguments {
     /// Boot a complete Debian, with systemd as PID 1.
     #[arg(long, conflicts_with = "arch")]
     systemd: bool,
@@ -50,7 +50,7 @@ pub struct VmArguments {
 }
 
 /// Boots a machine, runs the commands and returns the exit status of the last one.
-pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
+pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     let architecture = arguments.arch;
     require_packages(architecture)?;
     let programs = match arguments.no_build {
