@@ -1,12 +1,10 @@
 //! Tools of the ecosystem, in pinned versions, built from crates.io into a cache of the user.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::cache;
-use crate::directory::lock;
 use crate::process::{command, run};
 use crate::progress::timed;
 use crate::workspace::cargo;
@@ -32,25 +30,14 @@ pub const CYCLONEDX: CargoTool = CargoTool { name: "cargo-cyclonedx", version: "
 impl CargoTool {
     /// The command that runs the tool, which is built if it is not in the cache.
     pub fn command(&self) -> Result<Command> {
-        Ok(command(&self.provide()?.to_string_lossy()))
-    }
-
-    fn provide(&self) -> Result<PathBuf> {
         let CargoTool { name, version } = self;
-        let cache = cache::directory("tools")?;
-        let root = cache.join(format!("{name}-{version}"));
-        let program = root.join("bin").join(name);
-        if program.exists() {
-            return Ok(program);
-        }
-        let _lock = lock(&cache, name)?;
-        if !program.exists() {
+        let root = cache::make_once(cache::directory("tools")?.join(format!("{name}-{version}")), |root| {
             let mut install = cargo();
             // Not the workspace's target directory: its programs and the tool have nothing in common.
             install.env_remove("CARGO_TARGET_DIR");
             install.args(["install", "--quiet", "--locked", "--version", &format!("={version}"), name, "--root"]);
-            timed(format_args!("building {name} {version} once"), || run(install.arg(&root)))?;
-        }
-        Ok(program)
+            timed(format_args!("building {name} {version} once"), || run(install.arg(root)))
+        })?;
+        Ok(command(root.join("bin").join(name)))
     }
 }

@@ -36,7 +36,7 @@ pub fn go(cache: &Path) -> Result<Command> {
 }
 
 fn prepared(program: &Path) -> Command {
-    let mut go = command(&program.to_string_lossy());
+    let mut go = command(program);
     go.env("GOTOOLCHAIN", "auto").env("CGO_ENABLED", "0");
     go
 }

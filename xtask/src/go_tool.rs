@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::cache;
-use crate::directory::lock;
 use crate::go::go;
 use crate::process::{capture, run};
 use crate::progress::timed;
@@ -142,7 +141,7 @@ impl GoTool {
         let cache = cache::directory(name)?;
         fs::create_dir_all(&cache)?;
         let program = cache.join(format!("{name}-{version}"));
-        let _lock = lock(&cache, version)?;
+        let _lock = cache::lock(&cache, version)?;
         if program.exists() {
             return Ok(program);
         }

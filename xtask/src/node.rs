@@ -10,7 +10,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::directory::RunDirectory;
+use crate::directory::run_directory;
 use crate::image;
 use crate::kubernetes;
 use crate::process::command;
@@ -51,7 +51,7 @@ pub fn run(
     run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
 ) -> Result<ExitStatus> {
     let Equipment { assets, images: more_images, memory, disk, qemu } = equipment;
-    let archives = RunDirectory::new(&workspace.runs())?;
+    let archives = run_directory(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
     images.extend(image::write_shells(Architecture::host(), archives.path())?);
     images.extend(more_images);
@@ -59,7 +59,7 @@ pub fn run(
     let node = Node { kubelet: assets.join("kubelet"), images, kubelet_port, relay_port };
     let options = Options { userland: Userland::Node(node), memory, disk, qemu, ..Options::new(programs.all()?) };
     let (lender, borrower) = UnixStream::pair().context("make a socket pair for the program")?;
-    let mut program = command(&programs.path(PROGRAM).to_string_lossy());
+    let mut program = command(programs.path(PROGRAM));
     program.env(kubernetes::ASSETS, &assets).arg("--deploy").arg(workspace.root.join("deploy"));
     program.arg("--relay-port").arg(relay_port.to_string()).args(arguments);
     program.stdin(OwnedFd::from(borrower));

@@ -1,6 +1,7 @@
 //! Running other programs: how they are found, and how their failures are reported.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::progress::say;
 const NEWS: Duration = Duration::from_secs(20);
 
 /// A command that is also looked up outside an ordinary user's PATH: mkfs and depmod are elsewhere.
-pub fn command(program: &str) -> Command {
+pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     let path = env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));

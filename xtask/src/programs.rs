@@ -1,18 +1,19 @@
 //! The programs under test, copied once they are built: another build in the same checkout must not change them while
 //! they run, or between two steps.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use fs_err as fs;
+use tempfile::TempDir;
 
-use crate::directory::RunDirectory;
+use crate::directory::run_directory;
 use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 /// A directory of programs, removed when this value is dropped.
 pub struct Programs {
-    directory: RunDirectory,
+    directory: TempDir,
 }
 
 impl Programs {
@@ -28,12 +29,8 @@ impl Programs {
 
     /// Copies these programs.
     pub fn copy(workspace: &Workspace, built: &[PathBuf]) -> Result<Self> {
-        let directory = RunDirectory::new(&place(&workspace.runs()))?;
-        for program in built {
-            let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
-            let copy = directory.path().join(name);
-            fs::copy(program, copy).with_context(|| format!("copy {}", program.display()))?;
-        }
+        let directory = run_directory(&place(&workspace.runs()))?;
+        copy_into(built, directory.path())?;
         Ok(Programs { directory })
     }
 
@@ -53,6 +50,16 @@ impl Programs {
     }
 }
 
+/// Copies programs into a directory, which is made unless it exists.
+pub fn copy_into(programs: &[PathBuf], directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory)?;
+    for program in programs {
+        let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
+        fs::copy(program, directory.join(name))?;
+    }
+    Ok(())
+}
+
 /// Returns where programs are copied to: next to the other files of a run or, if other users cannot get there, to the
 /// directory for temporary files. Frontends run as another user, and a checkout may be below a directory that is its
 /// owner's alone.
@@ -69,6 +76,7 @@ fn is_open_to_all(directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::os::unix::process::CommandExt as _;
     use std::process::Command;
 
@@ -76,12 +84,12 @@ mod tests {
 
     #[test]
     fn programs_of_a_checkout_that_others_cannot_enter_are_run_by_others() {
-        let outer = RunDirectory::new(&std::env::temp_dir()).expect("a directory");
+        let outer = run_directory(&std::env::temp_dir()).expect("a directory");
         let runs = outer.path().join("checkout/target/vm");
         assert_eq!(place(&runs), runs, "it is where it is looked for as long as that can be entered");
-        fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o700)).expect("it is ours");
+        fs::set_permissions(outer.path(), Permissions::from_mode(0o700)).expect("it is ours");
         assert_ne!(place(&runs), runs);
-        let programs = Programs { directory: RunDirectory::new(&place(&runs)).expect("a directory") };
+        let programs = Programs { directory: run_directory(&place(&runs)).expect("a directory") };
         assert!(is_open_to_all(programs.directory.path()), "{}", programs.directory.path().display());
         fs::copy("/bin/true", programs.path("true")).expect("a program");
         // Who is not root cannot run it as another user, but cannot run the tests that do either.

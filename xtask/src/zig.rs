@@ -1,15 +1,14 @@
 //! zig: a C compiler and a linker, with the libraries to link against, for systems that Debian has neither for. It is
 //! published as a Python package, in whose wheel nothing but files is needed: none of it is installed or run by Python.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
 use crate::cache;
 use crate::checksum::sha256;
-use crate::directory::{RunDirectory, lock};
+use crate::directory::{make_executable, run_directory};
 use crate::packages;
 use crate::process::{command, run_quietly};
 use crate::progress::timed;
@@ -38,13 +37,10 @@ pub struct Zig {
 impl Zig {
     /// Downloads it unless it is in the cache.
     pub fn provide() -> Result<Self> {
-        let cache = cache::directory("tools")?;
-        let zig = Zig { root: cache.join(format!("zig-{VERSION}")) };
-        let _lock = lock(&cache, NAME)?;
-        if !zig.root.exists() {
-            timed(format_args!("downloading zig {VERSION} once: 80 MiB"), || download(&cache, &zig.root))?;
-        }
-        Ok(zig)
+        let root = cache::make_once(cache::directory("tools")?.join(format!("zig-{VERSION}")), |root| {
+            timed(format_args!("downloading zig {VERSION} once: 80 MiB"), || download(root))
+        })?;
+        Ok(Zig { root })
     }
 
     /// The program.
@@ -59,26 +55,21 @@ impl Zig {
     }
 }
 
-fn download(cache: &Path, root: &Path) -> Result<()> {
+fn download(root: &Path) -> Result<()> {
     if run_quietly(command("python3").args(["-m", "pip", "--version"])).is_err() {
         packages::require(&["python3-pip"])?;
     }
     let (platform, expected) = wheel(Architecture::host());
-    let scratch = RunDirectory::new(cache)?;
+    let scratch = run_directory(&cache::directory("tools")?)?;
     let mut pip = command("python3");
     pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--platform", platform]);
     run_quietly(pip.arg("--dest").arg(scratch.path()).arg(format!("{NAME}=={VERSION}")))?;
     let wheel = fs::read_dir(scratch.path())?.next().context("pip has downloaded nothing")??.path();
-    let found = sha256(&fs::read(&wheel).with_context(|| format!("read {}", wheel.display()))?);
+    let found = sha256(&fs::read(&wheel)?);
     ensure!(
         found == expected,
         "zig {VERSION} has the checksum {found} instead of {expected}: it is not what was tested"
     );
-    let unpacked = scratch.path().join("unpacked");
-    run_quietly(command("python3").args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(&unpacked))?;
-    let program = unpacked.join(NAME).join("zig");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("make {} executable", program.display()))?;
-    // Only what is complete gets the final name.
-    fs::rename(&unpacked, root).with_context(|| format!("install {}", root.display()))
+    run_quietly(command("python3").args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(root))?;
+    make_executable(&root.join(NAME).join("zig"))
 }

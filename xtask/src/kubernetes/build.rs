@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 
 use super::release::Release;
 use crate::cache;
-use crate::directory::lock;
 use crate::go::go;
 use crate::process::run;
 use crate::progress::{say, timed};
@@ -21,7 +20,7 @@ pub fn provide(release: &Release, programs: &[(&str, &str)]) -> Result<PathBuf> 
     if missing().next().is_none() {
         return Ok(directory);
     }
-    let _lock = lock(&cache, &release.version)?;
+    let _lock = cache::lock(&cache, &release.version)?;
     fs::create_dir_all(&directory)?;
     say(format_args!("building Kubernetes {} once, into {}: some minutes", release.version, directory.display()));
     for (name, package) in missing() {

@@ -37,7 +37,7 @@ pub fn write(source: &Path, images: &[Pinned], origin: &Origin, helm: &Path, dir
     };
     let namespace = read("deploy/kubernetes/base/namespace.yaml")?;
     for form in FORMS {
-        let mut template = command(&helm.to_string_lossy());
+        let mut template = command(helm);
         template.args(["template", "bulkhead"]).arg(&chart).args(["--namespace", NAMESPACE]);
         let objects =
             capture(template.args(["--kube-version", KUBE_VERSION, "--set", &format!("form={form},labels=never")]))?;

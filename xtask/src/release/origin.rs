@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use tempfile::TempDir;
 
 use crate::cache;
-use crate::directory::RunDirectory;
+use crate::directory::run_directory;
 use crate::process::{capture, command};
 use crate::workspace::Workspace;
 
@@ -47,13 +48,13 @@ impl Origin {
 
 /// A copy of the workspace's files, outside the workspace; it is removed when this value is dropped.
 pub struct Copy {
-    directory: RunDirectory,
+    directory: TempDir,
 }
 
 impl Copy {
     /// Copies the files that git tracks, and new ones that it does not ignore.
     pub fn of(workspace: &Workspace) -> Result<Self> {
-        let directory = RunDirectory::new(&cache::directory("release")?)?;
+        let directory = run_directory(&cache::directory("release")?)?;
         let copy = Copy { directory };
         let files = capture(git(workspace).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
         for file in files.split_terminator('\0') {

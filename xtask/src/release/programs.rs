@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::files::files;
 use crate::archive::{Archive, gzip};
-use crate::directory::RunDirectory;
+use crate::directory::run_directory;
 use crate::process::{capture, command};
 use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
@@ -39,11 +39,11 @@ pub fn common(workspace: &Workspace, source: &Path) -> Result<BTreeMap<String, V
         }
     }
     let client = workspace.program("bulkheadctl", Architecture::host(), Profile::Release);
-    let client = || command(&client.to_string_lossy());
+    let client = || command(&client);
     for (shell, path) in COMPLETIONS {
         content.insert(path.to_owned(), capture(client().args(["completion", shell]))?.into_bytes());
     }
-    let pages = RunDirectory::new(&workspace.runs())?;
+    let pages = run_directory(&workspace.runs())?;
     capture(client().arg("man").arg(pages.path()))?;
     for (page, bytes) in files(pages.path())? {
         content.insert(format!("share/man/man1/{page}"), bytes);

@@ -46,7 +46,7 @@ const LINKS: [(&str, &str); 5] =
 /// knows the names of its images.
 pub fn write(assets: &Path, directory: &Path) -> Result<Vec<PathBuf>> {
     let suite = assets.join("e2e.test");
-    let list = capture(command(&suite.to_string_lossy()).arg("--list-images"))?;
+    let list = capture(command(&suite).arg("--list-images"))?;
     STAND_INS.iter().map(|image| image.write(&list, assets, directory)).collect()
 }
 

@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus};
 
 use anyhow::Result;
 
-use crate::directory::RunDirectory;
+use crate::directory::run_directory;
 use crate::go_tool::{SNAPSHOT_CONTROLLER, SNAPSHOT_RESOURCES};
 use crate::kubernetes;
 use crate::node::{self, Equipment};
@@ -27,7 +27,7 @@ pub fn run(
     run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
 ) -> Result<ExitStatus> {
     let assets = kubernetes::cluster_with_tests(workspace)?;
-    let archives = RunDirectory::new(&workspace.runs())?;
+    let archives = run_directory(&workspace.runs())?;
     let images = images::write(&assets, archives.path())?;
     let definitions = workspace.root.join("tests/storage-e2e");
     let mut arguments = vec!["storage-suite".to_owned(), definitions.to_string_lossy().into_owned()];

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use self::tools::Tools;
-use crate::directory::RunDirectory;
+use crate::directory::run_directory;
 use crate::process::{command, run_quietly};
 use crate::workspace::Workspace;
 
@@ -91,7 +91,7 @@ fn read(root: &Path, template: &Template) -> Result<Vec<u8>> {
 impl Template {
     /// Makes the filesystem and returns its runs.
     fn make(&self, workspace: &Workspace, tools: &Tools) -> Result<Vec<u8>> {
-        let directory = RunDirectory::new(&workspace.runs())?;
+        let directory = run_directory(&workspace.runs())?;
         let (image, root) = (directory.path().join("image"), directory.path().join("root"));
         File::create(&image)?.set_len(self.mebibytes << 20)?;
         fs::write(&root, ROOT)?;

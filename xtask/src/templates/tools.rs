@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cache;
 use crate::checksum::sha256;
-use crate::directory::{RunDirectory, lock};
+use crate::directory::run_directory;
 use crate::packages;
 use crate::process::{command, run_quietly};
 use crate::progress::timed;
@@ -32,7 +32,7 @@ impl Tools {
         packages::require(&["xfsprogs"])?;
         let cache = cache::directory("xfsprogs")?;
         fs::create_dir_all(&cache)?;
-        let _lock = lock(&cache, VERSION)?;
+        let _lock = cache::lock(&cache, VERSION)?;
         let tree = cache.join(VERSION);
         if !tree.exists() {
             timed(format_args!("downloading xfsprogs {VERSION}"), || download(workspace, &tree))?;
@@ -43,7 +43,7 @@ impl Tools {
 }
 
 fn download(workspace: &Workspace, tree: &Path) -> Result<()> {
-    let directory = RunDirectory::new(&workspace.runs())?;
+    let directory = run_directory(&workspace.runs())?;
     let host = Architecture::host();
     let apt = Apt::new(directory.path(), host)?;
     let archive = apt

@@ -91,7 +91,7 @@ fn run(workspace: &Workspace, target: &str, program: &Path, seconds: u64) -> Res
     for directory in [&corpus, &found] {
         fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     }
-    let mut fuzz = command(&program.to_string_lossy());
+    let mut fuzz = command(program);
     fuzz.arg(format!("-max_total_time={seconds}")).args(["-timeout=10", "-print_final_stats=1"]);
     fuzz.arg(format!("-artifact_prefix={}/", found.display()));
     // The way to the place that panicked would displace what the panic says.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::count::Count;
 use super::transcript::Transcript;
 use crate::checksum::sha256;
-use crate::directory::RunDirectory;
+use crate::directory::run_directory;
 use crate::image;
 use crate::packages;
 use crate::process::{capture, command, run_quietly};
@@ -73,13 +73,13 @@ fn two_builds_are_the_same(workspace: &Workspace, directory: &Path, _: &mut Tran
 
 /// The archive is used as intended: it is unpacked, and the programs are started.
 fn the_programs_archive_is_complete(workspace: &Workspace, directory: &Path, _: &mut Transcript<'_>) -> Result<()> {
-    let scratch = RunDirectory::new(&workspace.runs())?;
+    let scratch = run_directory(&workspace.runs())?;
     let name = format!("bulkhead-{VERSION}-linux-{}", Architecture::host().debian());
     let archive = directory.join(format!("{name}.tar.gz"));
     run_quietly(command("tar").arg("-xzf").arg(archive).current_dir(scratch.path()))?;
     let unpacked = scratch.path().join(name);
     for program in ["bulkhead-frontend", "bulkhead-privhelper", "bulkhead-setup", "bulkheadctl", "kubectl-bulkhead"] {
-        let printed = capture(command(&unpacked.join("bin").join(program).to_string_lossy()).arg("--version"))?;
+        let printed = capture(command(unpacked.join("bin").join(program)).arg("--version"))?;
         ensure!(printed.trim().ends_with(VERSION), "{program} says {printed}");
     }
     for file in [
@@ -128,7 +128,7 @@ fn another_program_reads_the_images(workspace: &Workspace, directory: &Path, _: 
                 capture(command("skopeo").args(platform).args(["inspect", "--format", "{{.Architecture}}", &archive]))?;
             ensure!(found.trim() == name, "{image}: skopeo takes {found} for {name}");
         }
-        let scratch = RunDirectory::new(&workspace.runs())?;
+        let scratch = run_directory(&workspace.runs())?;
         let copy = format!("dir:{}", scratch.path().display());
         run_quietly(
             command("skopeo").args(["--insecure-policy", "copy", "--all", "--preserve-digests", &archive, &copy]),
@@ -141,7 +141,7 @@ fn another_program_reads_the_images(workspace: &Workspace, directory: &Path, _: 
 fn the_images_run_on_arm64(workspace: &Workspace, directory: &Path, transcript: &mut Transcript<'_>) -> Result<()> {
     let architecture = Architecture::Arm64;
     require_packages(architecture)?;
-    let scratch = RunDirectory::new(&workspace.runs())?;
+    let scratch = run_directory(&workspace.runs())?;
     let mut files: Vec<PathBuf> = workspace.build(Selection::Only(&[AGENT]), architecture, Profile::Dev)?;
     for image in IMAGES {
         let (layer, config) =

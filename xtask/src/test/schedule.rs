@@ -118,7 +118,7 @@ impl Schedule<'_> {
 pub fn check_source(report: &Report) {
     report.preparation("check the source", || {
         let mut output = Vec::new();
-        let mut lint = command(&current_exe()?.to_string_lossy());
+        let mut lint = command(current_exe()?);
         let status = run_with(lint.arg("lint"), |part| output.extend_from_slice(part))?;
         ensure!(status.success(), "`cargo xtask lint` finds something\n{}", String::from_utf8_lossy(&output));
         Ok(())

@@ -17,7 +17,7 @@ pub fn run(programs: &[TestProgram], examples: bool, transcript: &mut Transcript
     let mut broken = Vec::new();
     for program in programs {
         transcript.say(&format!("== {}", program.name));
-        let mut test = command(&program.path.to_string_lossy());
+        let mut test = command(&program.path);
         test.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
         // Only so does the standard library's harness say how long each test took.
         test.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");

@@ -59,7 +59,7 @@ impl Disk {
     pub fn make(&self, directory: &Path, mebibytes: u64) -> Result<PathBuf> {
         let image = self.image(directory);
         File::create_new(&image)?.set_len((mebibytes * self.pools) << 20)?;
-        let mut format = command(&format!("mkfs.{}", self.filesystem));
+        let mut format = command(format!("mkfs.{}", self.filesystem));
         run_quietly(format.args(["-q", "-L", self.label]).args(self.format).arg(&image))?;
         Ok(image)
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use tempfile::TempDir;
 
 use super::apt::Apt;
 use super::disks::{Disk, NODE_POOL, POOLS, STATE};
@@ -13,7 +14,8 @@ use super::root::{self, Content};
 use super::session::Session;
 use super::tools::{self, Tools};
 use super::{BOOT_PATIENCE, Options, Userland, debian, node, user_mode_kernel};
-use crate::directory::{self, RunDirectory};
+use crate::cache;
+use crate::directory::run_directory;
 use crate::packages;
 use crate::process::{command, run_quietly};
 use crate::progress::say;
@@ -45,26 +47,26 @@ pub struct Parts {
     append: &'static str,
     ports: Vec<u16>,
     disks: Vec<(String, PathBuf)>,
-    directory: RunDirectory,
+    directory: TempDir,
 }
 
 impl Parts {
     /// Installs, downloads, formats and packs the parts.
     pub fn provide(workspace: &Workspace, options: &Options) -> Result<Self> {
         require_packages(options.architecture)?;
-        let cache = workspace.machine_cache()?;
-        let apt = Apt::new(&cache, options.architecture)?;
+        let machine = workspace.machine_cache()?;
+        let apt = Apt::new(&machine, options.architecture)?;
         let kernel = if suits_user_mode(options) {
-            user_mode_kernel::provide(&cache, options.architecture)?
+            user_mode_kernel::provide(&machine, options.architecture)?
         } else {
-            let _lock = directory::lock(&cache, "packages")?;
-            Kernel::provide(&cache, &apt, options.kernel.as_deref())?
+            let _lock = cache::lock(&machine, "packages")?;
+            Kernel::provide(&machine, &apt, options.kernel.as_deref())?
         };
         let tools = {
-            let _lock = directory::lock(&cache, "packages")?;
-            Tools::provide(&cache, options.architecture, &apt)?
+            let _lock = cache::lock(&machine, "packages")?;
+            Tools::provide(&machine, options.architecture, &apt)?
         };
-        let directory = RunDirectory::new(&workspace.runs())?;
+        let directory = run_directory(&workspace.runs())?;
         let mut disks = options.more_disks.clone();
         let mut own: Vec<&Disk> = Vec::new();
         let mut fstab = String::new();
@@ -140,7 +142,7 @@ fn copy_system(
     system: &debian::System,
     directory: &Path,
 ) -> Result<(String, PathBuf)> {
-    let _lock = directory::lock(&workspace.machine_cache()?, "debian")?;
+    let _lock = cache::lock(&workspace.machine_cache()?, "debian")?;
     let agent = options.programs.iter().find(|path| path.ends_with(AGENT)).context("no agent is built")?;
     let cached = debian::provide(workspace, agent, system)?;
     let image = directory.join("debian.disk");

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::apt::Apt;
 use super::kernel::Kernel;
+use crate::cache;
 use crate::checksum::sha256;
-use crate::directory;
 use crate::packages;
 use crate::process::{capture, command, run_quietly};
 use crate::progress::{say, timed};
@@ -84,13 +84,13 @@ pub fn provide(cache: &Path, architecture: Architecture) -> Result<Kernel> {
         None => build_first(cache, architecture)?,
     };
     let image = directory.join("linux");
-    let release = capture(command(&image.to_string_lossy()).arg("--version"))?.trim().to_owned();
+    let release = capture(command(&image).arg("--version"))?.trim().to_owned();
     Ok(Kernel { image, release, modules: Vec::new(), library: None })
 }
 
 /// Builds the kernel from the first source that can be had, unless another xtask does so meanwhile.
 fn build_first(cache: &Path, architecture: Architecture) -> Result<PathBuf> {
-    let _lock = directory::lock(cache, "user-mode")?;
+    let _lock = cache::lock(cache, "user-mode")?;
     packages::require(&BUILD_TOOLS)?;
     let mut failure = None;
     for source in &SOURCES {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Transcript;
 use crate::desktop::Desktop;
-use crate::directory::RunDirectory;
+use crate::directory::run_directory;
 use crate::packages;
 use crate::process::{capture, command, run_quietly};
 use crate::release::{VERSION, archive_of_plugin};
@@ -21,7 +21,7 @@ const WINE: &str = "/usr/lib/wine";
 /// They are unpacked, and what can be started here is.
 pub fn the_plugin_is_in_its_archives(workspace: &Workspace, directory: &Path, _: &mut Transcript<'_>) -> Result<()> {
     for desktop in Desktop::with(&Architecture::ALL) {
-        let scratch = RunDirectory::new(&workspace.runs())?;
+        let scratch = run_directory(&workspace.runs())?;
         let (name, file) = archive_of_plugin(desktop);
         let archive = directory.join(&file);
         let mut unpack = match file.ends_with(".zip") {
