@@ -5,6 +5,8 @@
 //! system call and is small enough for one virtio buffer, and for what a terminal takes at once, so an agent that is killed
 //! never leaves half a frame behind.
 
+use std::io::{self, Read};
+
 /// The name by which the guest finds the port.
 pub const PORT_NAME: &str = "bulkhead.agent";
 
@@ -33,10 +35,6 @@ pub enum Frame {
     Kill,
 }
 
-/// The bytes received are not a frame: the two sides are out of step.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Malformed;
-
 impl Frame {
     /// The frame's bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
@@ -55,45 +53,26 @@ impl Frame {
         frame
     }
 
-    fn decode(kind: u8, payload: Vec<u8>) -> Result<Frame, Malformed> {
+    /// Waits for a frame. Bytes that are none are an error: the two sides are out of step.
+    pub fn read(port: &mut impl Read) -> io::Result<Frame> {
+        let mut header = [0; HEADER];
+        port.read_exact(&mut header)?;
+        let [kind, length @ ..] = header;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > MAX_PAYLOAD {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut payload = vec![0; length];
+        port.read_exact(&mut payload)?;
         match kind {
-            1 => String::from_utf8(payload).map(Frame::Ready).map_err(|_| Malformed),
+            1 => String::from_utf8(payload).map(Frame::Ready).map_err(io::Error::other),
             2 => Ok(Frame::Stdout(payload)),
             3 => Ok(Frame::Stderr(payload)),
-            4 => Ok(Frame::Exited(i32::from_le_bytes(payload.try_into().map_err(|_| Malformed)?))),
+            4 => Ok(Frame::Exited(i32::from_le_bytes(payload.try_into().map_err(|_| io::ErrorKind::InvalidData)?))),
             5 => Ok(Frame::Command(payload)),
             6 => Ok(Frame::Kill),
-            _ => Err(Malformed),
+            _ => Err(io::ErrorKind::InvalidData.into()),
         }
-    }
-}
-
-/// Cuts the bytes of a port into frames.
-#[derive(Default)]
-pub struct Decoder {
-    buffer: Vec<u8>,
-}
-
-impl Decoder {
-    /// Adds bytes as they are read.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// The next complete frame, if there is one yet.
-    pub fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
-        let Some((&[kind, a, b, c, d], rest)) = self.buffer.split_first_chunk::<HEADER>() else {
-            return Ok(None);
-        };
-        let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        if length > MAX_PAYLOAD {
-            return Err(Malformed);
-        }
-        let Some(payload) = rest.get(..length).map(<[u8]>::to_vec) else {
-            return Ok(None);
-        };
-        self.buffer.drain(..HEADER + length);
-        Frame::decode(kind, payload).map(Some)
     }
 }
 
@@ -102,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_survive_any_cut() {
+    fn frames_are_read_as_they_were_written() {
         let frames = [
             Frame::Ready("boot".into()),
             Frame::Stdout(vec![0; MAX_PAYLOAD]),
@@ -112,23 +91,15 @@ mod tests {
             Frame::Kill,
         ];
         let bytes: Vec<u8> = frames.iter().flat_map(Frame::encode).collect();
-        for cut in [1, 3, 7, 4096, bytes.len()] {
-            let mut decoder = Decoder::default();
-            let mut seen = Vec::new();
-            for piece in bytes.chunks(cut) {
-                decoder.push(piece);
-                while let Some(frame) = decoder.next_frame().unwrap() {
-                    seen.push(frame);
-                }
-            }
-            assert_eq!(seen, frames, "cut into pieces of {cut}");
-        }
+        let mut port = bytes.as_slice();
+        assert_eq!(frames.each_ref().map(|_| Frame::read(&mut port).unwrap()), frames);
+        assert!(port.is_empty() && Frame::read(&mut port).is_err());
     }
 
     #[test]
     fn noise_is_refused() {
-        let mut decoder = Decoder::default();
-        decoder.push(b"login: root");
-        assert_eq!(decoder.next_frame(), Err(Malformed));
+        for noise in [b"login: root".as_slice(), &[7, 0, 0, 0, 0], &[4, 1, 0, 0, 0, 0]] {
+            assert_eq!(Frame::read(&mut &noise[..]).unwrap_err().kind(), io::ErrorKind::InvalidData, "{noise:?}");
+        }
     }
 }

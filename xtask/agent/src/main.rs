@@ -12,7 +12,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use bulkhead_vm_agent::{Decoder, Frame, MAX_PAYLOAD, PORT_NAME, PORT_VARIABLE};
+use bulkhead_vm_agent::{Frame, MAX_PAYLOAD, PORT_NAME, PORT_VARIABLE};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -27,7 +27,6 @@ fn main() -> io::Result<()> {
 
 struct Agent {
     port: File,
-    decoder: Decoder,
     stdout: Output,
     stderr: Output,
     pending: Vec<u8>,
@@ -72,7 +71,6 @@ impl Agent {
         port.write_all(&Frame::Ready(boot.trim().to_owned()).encode())?;
         Ok(Agent {
             port,
-            decoder: Decoder::default(),
             stdout: Output::new(Frame::Stdout)?,
             stderr: Output::new(Frame::Stderr)?,
             pending: Vec::new(),
@@ -112,24 +110,16 @@ impl Agent {
     }
 
     fn receive(&mut self) -> io::Result<()> {
-        let mut buffer = [0; MAX_PAYLOAD];
-        let length = self.port.read(&mut buffer)?;
-        if length == 0 {
-            return Err(io::Error::other("the host closed the port"));
-        }
-        self.decoder.push(&buffer[..length]);
-        while let Some(frame) = self.decoder.next_frame().map_err(|_| io::Error::other("malformed frame"))? {
-            match frame {
-                Frame::Command(piece) => {
-                    let last = piece.len() < MAX_PAYLOAD;
-                    self.pending.extend(piece);
-                    if last {
-                        self.spawn()?;
-                    }
+        match Frame::read(&mut self.port)? {
+            Frame::Command(piece) => {
+                let last = piece.len() < MAX_PAYLOAD;
+                self.pending.extend(piece);
+                if last {
+                    self.spawn()?;
                 }
-                Frame::Kill => self.kill(),
-                other => return Err(io::Error::other(format!("unexpected frame {other:?}"))),
             }
+            Frame::Kill => self.kill(),
+            other => return Err(io::Error::other(format!("unexpected frame {other:?}"))),
         }
         Ok(())
     }
@@ -145,7 +135,7 @@ impl Agent {
             .stderr(self.stderr.write.try_clone()?)
             .process_group(0)
             .spawn()?;
-        let pidfd = pidfd_open(process_id(&child), PidfdFlags::empty())?;
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         self.running = Some(Running { child, pidfd });
         Ok(())
     }
@@ -153,7 +143,7 @@ impl Agent {
     fn kill(&self) {
         if let Some(running) = &self.running {
             // It may have ended a moment ago, which is just as good.
-            let _ = kill_process_group(process_id(&running.child), Signal::KILL);
+            let _ = kill_process_group(Pid::from_child(&running.child), Signal::KILL);
         }
     }
 
@@ -167,10 +157,6 @@ impl Agent {
         }
         Ok(())
     }
-}
-
-fn process_id(child: &Child) -> Pid {
-    Pid::from_child(child)
 }
 
 /// Finds the port by its name, unless the device is given: only udev creates links in /dev/virtio-ports, and it may not be

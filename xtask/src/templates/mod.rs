@@ -7,12 +7,11 @@
 mod runs;
 mod tools;
 
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use fs_err::{self as fs, File};
 
-use self::tools::Tools;
 use crate::directory::run_directory;
 use crate::process::{command, run_quietly};
 use crate::workspace::Workspace;
@@ -45,21 +44,20 @@ const INODES: [u32; 3] = [128, 129, 130];
 
 /// Makes them anew, and returns the paths of the files.
 pub fn write(workspace: &Workspace) -> Result<Vec<PathBuf>> {
-    let tools = Tools::provide(workspace)?;
+    let tools = tools::provide(workspace)?;
     let directory = workspace.root.join(DIRECTORY);
     fs::create_dir_all(&directory)?;
-    let mut paths = Vec::new();
-    for template in &TEMPLATES {
+    let write = |template: &Template| {
         let path = directory.join(template.name);
         fs::write(&path, template.make(workspace, &tools)?)?;
-        paths.push(path);
-    }
-    Ok(paths)
+        Ok(path)
+    };
+    TEMPLATES.iter().map(write).collect()
 }
 
 /// Makes them anew and compares them byte by byte with the files.
 pub fn check(workspace: &Workspace) -> Result<String> {
-    let tools = Tools::provide(workspace)?;
+    let tools = tools::provide(workspace)?;
     let mut length = 0;
     for template in &TEMPLATES {
         let kept = read(&workspace.root, template)?;
@@ -84,28 +82,19 @@ pub fn as_text(workspace: &Workspace) -> Result<String> {
 }
 
 fn read(root: &Path, template: &Template) -> Result<Vec<u8>> {
-    let path = root.join(DIRECTORY).join(template.name);
-    fs::read(&path).with_context(|| format!("read {}", path.display()))
+    Ok(fs::read(root.join(DIRECTORY).join(template.name))?)
 }
 
 impl Template {
     /// Makes the filesystem and returns its runs.
-    fn make(&self, workspace: &Workspace, tools: &Tools) -> Result<Vec<u8>> {
+    fn make(&self, workspace: &Workspace, tools: &Path) -> Result<Vec<u8>> {
         let directory = run_directory(&workspace.runs())?;
         let (image, root) = (directory.path().join("image"), directory.path().join("root"));
         File::create(&image)?.set_len(self.mebibytes << 20)?;
         fs::write(&root, ROOT)?;
-        let mut make = command(&tools.mkfs);
-        make.args([
-            "-q",
-            "-K",
-            "-b",
-            "size=4096",
-            "-s",
-            "size=4096",
-            "-l",
-            "internal=1,size=64m,version=2,lazy-count=1",
-        ]);
+        let mut make = command(tools.join("sbin/mkfs.xfs"));
+        make.args(["-q", "-K", "-b", "size=4096", "-s", "size=4096"]);
+        make.args(["-l", "internal=1,size=64m,version=2,lazy-count=1"]);
         make.args(["-m", &format!("uuid={},crc=1,finobt=1,rmapbt=0,reflink=1,bigtime=1,inobtcount=1", self.uuid)]);
         make.args(["-i", "size=512,maxpct=25,attr=2,projid32bit=1,sparse=1,nrext64=0"]);
         make.args(["-d", &format!("agsize={}m,noalign", self.mebibytes / 4), "-n", "size=4096,version=2,ftype=1"]);
@@ -115,9 +104,9 @@ impl Template {
     }
 
     /// This mkfs.xfs has no option for the time that the first inodes were made: it becomes the earliest there is.
-    fn stop_the_clock(&self, tools: &Tools, image: &Path) -> Result<()> {
+    fn stop_the_clock(&self, tools: &Path, image: &Path) -> Result<()> {
         for inode in INODES {
-            let mut edit = command(&tools.xfs_db);
+            let mut edit = command(tools.join("usr/sbin/xfs_db"));
             edit.args(["-x", "-c", &format!("inode {inode}")]);
             for time in ["core.mtime", "core.ctime", "v3.crtime"] {
                 edit.args(["-c", &format!("write {time}.sec 0"), "-c", &format!("write {time}.nsec 0")]);

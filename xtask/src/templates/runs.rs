@@ -1,12 +1,11 @@
 //! What of a file is not zero, as runs of bytes: each an offset (8 bytes, little end first), a length (4 bytes) and the
 //! bytes, in ascending order.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use fs_err::File;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -14,18 +13,18 @@ use rustix::io::Errno;
 const HEADER: usize = 12;
 
 /// What is read at once. It is a multiple of a page, at which the parts of a sparse file begin.
-const PART: usize = 1 << 20;
+const PART: u64 = 1 << 20;
 
 /// The runs of a file. What is not allocated is not read.
 pub fn of(path: &Path) -> Result<Vec<u8>> {
     let file = File::open(path)?;
     let mut runs = Runs::default();
-    let mut buffer = vec![0; PART];
     let mut offset = 0;
     while let Some(start) = next_data(&file, offset)? {
-        let length = read_at(&file, &mut buffer, start)?;
-        runs.take(start, buffer.get(..length).unwrap_or_default());
-        offset = start + length as u64;
+        let mut part = Vec::new();
+        (&file).take(PART).read_to_end(&mut part)?;
+        runs.take(start, &part);
+        offset = start + part.len() as u64;
     }
     Ok(runs.finish())
 }
@@ -84,7 +83,7 @@ impl Runs {
     }
 }
 
-/// Returns where the file has bytes of its own, from an offset on.
+/// Goes to where the file has bytes of its own, from an offset on, and returns where that is.
 fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     match seek(file, SeekFrom::Data(offset)) {
         Ok(start) => Ok(Some(start)),
@@ -93,20 +92,10 @@ fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     }
 }
 
-/// Reads until the buffer is full or the file ends.
-fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut length = 0;
-    while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset + length as u64)? {
-            0 => break,
-            read => length += read,
-        }
-    }
-    Ok(length)
-}
-
 #[cfg(test)]
 mod tests {
+    use fs_err::os::unix::fs::FileExt as _;
+
     use super::*;
 
     #[test]

@@ -1,9 +1,9 @@
 //! mkfs.xfs and xfs_db, from one version of Debian's package, whatever this host has installed.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
 use crate::cache;
 use crate::checksum::sha256;
@@ -17,47 +17,25 @@ use crate::workspace::{Architecture, Workspace};
 /// The version of the package xfsprogs, which Debian 12 has.
 pub const VERSION: &str = "6.1.0-1";
 
-/// The programs.
-pub struct Tools {
-    /// mkfs.xfs.
-    pub mkfs: String,
-    /// xfs_db.
-    pub xfs_db: String,
-}
-
-impl Tools {
-    /// Uses the cached programs, or downloads the package, compares its checksum and unpacks it.
-    pub fn provide(workspace: &Workspace) -> Result<Self> {
-        // For the libraries.
-        packages::require(&["xfsprogs"])?;
-        let cache = cache::directory("xfsprogs")?;
-        fs::create_dir_all(&cache)?;
-        let _lock = cache::lock(&cache, VERSION)?;
-        let tree = cache.join(VERSION);
-        if !tree.exists() {
-            timed(format_args!("downloading xfsprogs {VERSION}"), || download(workspace, &tree))?;
-        }
-        let program = |path: &str| tree.join(path).display().to_string();
-        Ok(Tools { mkfs: program("sbin/mkfs.xfs"), xfs_db: program("usr/sbin/xfs_db") })
-    }
+/// The tree with the programs, from the cache; or the package is downloaded, compared with its checksum and unpacked.
+pub fn provide(workspace: &Workspace) -> Result<PathBuf> {
+    // For the libraries.
+    packages::require(&["xfsprogs"])?;
+    cache::make_once(cache::directory("xfsprogs")?.join(VERSION), |tree| {
+        timed(format_args!("downloading xfsprogs {VERSION}"), || download(workspace, tree))
+    })
 }
 
 fn download(workspace: &Workspace, tree: &Path) -> Result<()> {
     let directory = run_directory(&workspace.runs())?;
     let host = Architecture::host();
-    let apt = Apt::new(directory.path(), host)?;
+    let apt = Apt::new(directory.path(), host, None);
     let archive = apt
         .download(&format!("xfsprogs={VERSION}"), directory.path())
         .with_context(|| format!("xfsprogs {VERSION} is a package of Debian 12"))?;
     let (found, expected) = (sha256(&fs::read(&archive)?), checksum(host));
     ensure!(found == expected, "the package xfsprogs {VERSION} has the checksum {found} instead of {expected}");
-    let unpacked = directory.path().join("tree");
-    run_quietly(command("dpkg").arg("--extract").args([&archive, &unpacked]))?;
-    // Only a complete tree gets the final name; the cache may be on another filesystem.
-    let unfinished = tree.with_extension("unfinished");
-    let _ = fs::remove_dir_all(&unfinished);
-    run_quietly(command("cp").arg("-a").args([&unpacked, &unfinished]))?;
-    fs::rename(&unfinished, tree).with_context(|| format!("put {} in place", tree.display()))
+    run_quietly(command("dpkg").arg("--extract").arg(&archive).arg(tree))
 }
 
 /// SHA-256 of the package, as Debian's signed list has it.

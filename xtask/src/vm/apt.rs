@@ -1,10 +1,10 @@
 //! Packages that are installed in the machine and never on this host.
 
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
+use fs_err::{self as fs, File};
 
 use crate::packages;
 use crate::process::{command, run_quietly};
@@ -28,19 +28,13 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// The sources as configured on this host; for another architecture, with separate lists in the cache.
-    pub fn new(cache: &Path, architecture: Architecture) -> Result<Self> {
-        if architecture == Architecture::host() {
-            return Ok(Apt { architecture, private: None, suite: None });
-        }
-        let directory = cache.join(format!("apt-{}", architecture.debian()));
-        Ok(Apt { architecture, private: Some(directory), suite: None })
-    }
-
-    /// One suite of Debian's archive, whatever this host is set up for.
-    pub fn of_suite(cache: &Path, architecture: Architecture, suite: &'static str) -> Self {
-        let directory = cache.join(format!("apt-{suite}-{}", architecture.debian()));
-        Apt { architecture, private: Some(directory), suite: Some(suite) }
+    /// The sources as configured on this host, or one suite of Debian's archive, whatever this host is set up for. A suite,
+    /// and another architecture, have separate lists in the cache.
+    pub fn new(cache: &Path, architecture: Architecture, suite: Option<&'static str>) -> Self {
+        let is_private = suite.is_some() || architecture != Architecture::host();
+        let suffix = suite.map(|suite| format!("-{suite}")).unwrap_or_default();
+        let private = is_private.then(|| cache.join(format!("apt{suffix}-{}", architecture.debian())));
+        Apt { architecture, private, suite }
     }
 
     /// Debian's name for the architecture of these packages.
@@ -65,30 +59,29 @@ impl Apt {
 
     /// Downloads the archive of one package into a directory and returns its path.
     pub fn download(&self, package: &str, directory: &Path) -> Result<PathBuf> {
+        self.fetch(|command| command.args(["download", "-qq", package]).current_dir(directory))?;
+        let archive = archives(directory)?.pop();
+        archive.with_context(|| format!("apt-get download left no archive of {package} in {}", directory.display()))
+    }
+
+    /// Downloads packages with all their dependencies, and returns the paths of the archives.
+    pub fn download_with_dependencies(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
+        let directory = self.private.as_ref().context("the host's own packages are not downloaded but installed")?;
+        let arguments = ["install", "--download-only", "--yes", "-qq", "--no-install-recommends"];
+        self.fetch(|command| command.args(arguments).args(packages))?;
+        archives(&directory.join("archives"))
+    }
+
+    /// Runs apt-get with these arguments.
+    fn fetch(&self, with_arguments: impl Fn(&mut Command) -> &mut Command) -> Result<()> {
         self.prepare()?;
-        let attempt = || run_quietly(self.command("apt-get").args(["download", "-qq", package]).current_dir(directory));
+        let attempt = || run_quietly(with_arguments(&mut self.command("apt-get")));
         if let Err(error) = attempt() {
             // Outdated lists name versions that a mirror no longer has.
             self.refresh().context(error)?;
             attempt()?;
         }
-        match archives(directory)?.pop() {
-            Some(archive) => Ok(archive),
-            None => bail!("apt-get download left no archive of {package} in {}", directory.display()),
-        }
-    }
-
-    /// Downloads packages with all their dependencies, and returns the paths of the archives.
-    pub fn download_with_dependencies(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
-        self.prepare()?;
-        let directory = self.private.as_ref().context("the host's own packages are not downloaded but installed")?;
-        let arguments = ["install", "--download-only", "--yes", "-qq", "--no-install-recommends"];
-        let attempt = || run_quietly(self.command("apt-get").args(arguments).args(packages));
-        if let Err(error) = attempt() {
-            self.refresh().context(error)?;
-            attempt()?;
-        }
-        archives(&directory.join("archives"))
+        Ok(())
     }
 
     fn command(&self, program: &str) -> Command {
@@ -115,10 +108,8 @@ impl Apt {
                 fs::create_dir_all(directory.join("lists/partial"))?;
                 fs::create_dir_all(directory.join("archives/partial"))?;
                 if let Some(suite) = self.suite {
-                    fs::write(
-                        directory.join(SOURCES_LIST),
-                        format!("deb [signed-by={KEYS}] {ARCHIVE} {suite} main\n"),
-                    )?;
+                    let source = format!("deb [signed-by={KEYS}] {ARCHIVE} {suite} main\n");
+                    fs::write(directory.join(SOURCES_LIST), source)?;
                 }
                 let of = self.suite.unwrap_or(self.architecture());
                 timed(format_args!("fetching the package lists for {of}"), || {
@@ -135,20 +126,20 @@ impl Apt {
         if self.private.is_some() {
             return run_quietly(self.command("apt-get").args(["update", "-qq"]));
         }
-        if !rustix::process::geteuid().is_root() {
-            bail!("the package lists may be old: run `sudo apt-get update` and try again");
-        }
+        let is_root = rustix::process::geteuid().is_root();
+        ensure!(is_root, "the package lists may be old: run `sudo apt-get update` and try again");
         packages::refresh()
     }
 }
 
 fn archives(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|ending| ending == "deb") {
-            paths.push(path);
-        }
-    }
+    let mut paths = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "deb"));
     Ok(paths)
+}
+
+/// Unpacks the archive of a package into a tree, and removes it.
+pub fn unpack(archive: &Path, tree: &Path) -> Result<()> {
+    run_quietly(command("dpkg").arg("--extract").args([archive, tree]))?;
+    Ok(fs::remove_file(archive)?)
 }

@@ -1,32 +1,31 @@
-//! Writes cpio archives in the `newc` format, which the kernel unpacks as its first root filesystem.
-//!
-//! Implemented here because that needs neither root (owners and device nodes are mere numbers) nor a package.
+//! The archive that the kernel unpacks as its first root filesystem. Making it needs no root: owners and device nodes are
+//! mere numbers.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::path::Path;
 
-const DIRECTORY: u32 = 0o040_000;
-const REGULAR: u32 = 0o100_000;
-const SYMLINK: u32 = 0o120_000;
-const CHARACTER: u32 = 0o020_000;
+use anyhow::Result;
+use cpio::newc::{Builder, ModeFileType, trailer};
+use fs_err as fs;
+use walkdir::WalkDir;
 
 /// An archive being written. Paths are relative, without a leading slash; all files belong to root.
 pub struct Archive<W> {
     writer: W,
-    inode: u32,
     names: BTreeSet<String>,
 }
 
 impl<W: Write> Archive<W> {
     /// Starts an empty archive.
     pub fn new(writer: W) -> Self {
-        Archive { writer, inode: 0, names: BTreeSet::new() }
+        Archive { writer, names: BTreeSet::new() }
     }
 
     /// Adds a directory, and any missing parents.
     pub fn directory(&mut self, path: &str) -> io::Result<()> {
         for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
-            self.entry(&path[..end], DIRECTORY | 0o755, (0, 0), b"")?;
+            self.entry(&path[..end], ModeFileType::Directory, 0o755, (0, 0), b"")?;
         }
         Ok(())
     }
@@ -34,19 +33,33 @@ impl<W: Write> Archive<W> {
     /// Adds a file, and any missing parent directories.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         self.parent(path)?;
-        self.entry(path, REGULAR | mode, (0, 0), content)
+        self.entry(path, ModeFileType::Regular, mode, (0, 0), content)
+    }
+
+    /// Adds the files below a directory of `guest`, at their places in it. Scripts are executable.
+    pub fn tree(&mut self, name: &str) -> Result<()> {
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vm/guest").join(name);
+        for entry in WalkDir::new(&tree).sort_by_file_name() {
+            let entry = entry?;
+            if entry.file_type().is_file() {
+                let content = fs::read(entry.path())?;
+                let mode = if content.starts_with(b"#!") { 0o755 } else { 0o644 };
+                self.file(&entry.path().strip_prefix(&tree)?.to_string_lossy(), mode, &content)?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds a symbolic link, and any missing parent directories.
     pub fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
         self.parent(path)?;
-        self.entry(path, SYMLINK | 0o777, (0, 0), target.as_bytes())
+        self.entry(path, ModeFileType::Symlink, 0o777, (0, 0), target.as_bytes())
     }
 
     /// Adds a character device.
     pub fn character_device(&mut self, path: &str, major: u32, minor: u32) -> io::Result<()> {
         self.parent(path)?;
-        self.entry(path, CHARACTER | 0o600, (major, minor), b"")
+        self.entry(path, ModeFileType::Char, 0o600, (major, minor), b"")
     }
 
     /// Returns whether the archive contains an entry with this name.
@@ -55,10 +68,10 @@ impl<W: Write> Archive<W> {
     }
 
     /// Completes the archive and returns the writer.
-    pub fn finish(mut self) -> io::Result<W> {
-        self.entry("TRAILER!!!", 0, (0, 0), b"")?;
-        self.writer.flush()?;
-        Ok(self.writer)
+    pub fn finish(self) -> io::Result<W> {
+        let mut writer = trailer(self.writer)?;
+        writer.flush()?;
+        Ok(writer)
     }
 
     fn parent(&mut self, path: &str) -> io::Result<()> {
@@ -69,31 +82,23 @@ impl<W: Write> Archive<W> {
     }
 
     /// If several entries have the same name, only the first one is written.
-    fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), content: &[u8]) -> io::Result<()> {
+    fn entry(
+        &mut self,
+        path: &str,
+        kind: ModeFileType,
+        mode: u32,
+        device: (u32, u32),
+        content: &[u8],
+    ) -> io::Result<()> {
         if !self.names.insert(path.to_owned()) {
             return Ok(());
         }
-        self.inode += 1;
         let length = u32::try_from(content.len()).map_err(|_| io::Error::other("file too large for an archive"))?;
-        let name_length = path.len() as u32 + 1;
-        let (major, minor) = device;
-        // Inode, mode, uid, gid, links, time, size, the archive's device, the node's device, the name's length,
-        // checksum.
-        let fields = [self.inode, mode, 0, 0, 1, 0, length, 0, 0, major, minor, name_length, 0];
-        write!(self.writer, "070701")?;
-        for field in fields {
-            write!(self.writer, "{field:08x}")?;
-        }
-        self.writer.write_all(path.as_bytes())?;
-        self.writer.write_all(b"\0")?;
-        self.pad(110 + path.len() + 1)?;
-        self.writer.write_all(content)?;
-        self.pad(content.len())
-    }
-
-    /// Names and contents are padded to four bytes.
-    fn pad(&mut self, written: usize) -> io::Result<()> {
-        self.writer.write_all(&[0; 3][..written.wrapping_neg() % 4])
+        let entry = Builder::new(path).ino(self.names.len() as u32).mode(mode).set_mode_file_type(kind);
+        let entry = entry.nlink(1).rdev_major(device.0).rdev_minor(device.1);
+        let mut entry = entry.write(&mut self.writer, length);
+        entry.write_all(content)?;
+        entry.finish().map(drop)
     }
 }
 

@@ -4,11 +4,11 @@
 //! disk, where setting owners and making device nodes needs no permission on the host. The disk is kept together with
 //! its list of packages, and made anew when the list changes.
 
-use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use fs_err::{self as fs, File, OpenOptions};
 
 use super::{Machine, Options};
 use crate::packages;

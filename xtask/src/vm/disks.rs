@@ -1,10 +1,10 @@
 //! The machine's disks: sparse files, formatted on the host without any privileges, which outlive a reboot and a power
 //! cut of the machine.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use fs_err::File;
 
 use crate::process::{command, run_quietly};
 
@@ -35,14 +35,7 @@ pub const POOLS: [Disk; 2] = [
 ];
 
 /// The pool of a Kubernetes node, where the manifests expect it.
-pub const NODE_POOL: Disk = Disk {
-    label: "pool",
-    filesystem: "xfs",
-    format: &[],
-    mount: "prjquota",
-    pools: 1,
-    directory: "/srv/bulkhead/default",
-};
+pub const NODE_POOL: Disk = Disk { label: "pool", directory: "/srv/bulkhead/default", ..POOLS[0] };
 
 /// What must persist in a machine whose root is in memory. Tests make pools in it and fill them to the last block: if the
 /// disk were full first, the pool's own disk would fail.

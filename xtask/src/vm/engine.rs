@@ -1,11 +1,13 @@
 //! What executes a machine's instructions, and which engine suits which machine.
 
-use std::fs::{self, File, OpenOptions};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use fs_err::{self as fs, File, OpenOptions};
+use tempfile::TempDir;
 
+use super::kernel::Kernel;
 use super::network::Network;
 use super::process::Process;
 use super::{Options, qemu, user_mode};
@@ -49,20 +51,21 @@ impl Engine {
 
     /// Starts a guest whose agent has the other end of this socket. The process is tied to the calling thread: the
     /// kernel kills it when that thread ends.
-    pub fn start(self, guest: &Guest<'_>, agent: &UnixStream) -> Result<Process> {
+    pub fn start(self, guest: &Guest, agent: &UnixStream) -> Result<Process> {
+        let directory = guest.directory.path();
         match self {
             Engine::UserMode => {
-                let network = match guest.ports {
+                let network = match &guest.ports[..] {
                     [] => None,
-                    ports => Some(Network::start(ports, guest.directory)?),
+                    ports => Some(Network::start(ports, directory)?),
                 };
                 let linux = user_mode::program(guest, agent, network.as_ref().map(|(_, kernels)| kernels))?;
-                let mut process = Process::start(linux, agent, guest.directory, CONSOLE)?;
+                let mut process = Process::start(linux, agent, directory, CONSOLE)?;
                 process.network = network.map(|(network, _)| network);
                 Ok(process)
             }
             Engine::Kvm | Engine::Translated => {
-                Process::start(qemu::program(guest, self, agent), agent, guest.directory, qemu::LOG)
+                Process::start(qemu::program(guest, self, agent), agent, directory, qemu::LOG)
             }
         }
     }
@@ -92,26 +95,26 @@ fn verdict(cache: &Path) -> PathBuf {
     cache.join(format!("no-kvm-on-{}", release.trim()))
 }
 
-/// What a guest is made of.
-pub struct Guest<'a> {
+/// What a guest is started from, the first time, and after each reboot and power cut.
+pub struct Guest {
     /// The processor.
     pub architecture: Architecture,
     /// Memory in MiB.
     pub memory: u32,
     /// How many processors it has, where the engine has more than one.
     pub processors: u32,
-    /// The kernel's image.
-    pub kernel: &'a Path,
+    /// The kernel.
+    pub kernel: Kernel,
     /// The first root filesystem.
-    pub initrd: &'a Path,
+    pub initrd: PathBuf,
     /// Additional words for the kernel's command line.
-    pub append: &'a str,
+    pub append: &'static str,
     /// The ports forwarded from the host's loopback device. Without any the guest has no network.
-    pub ports: &'a [u16],
+    pub ports: Vec<u16>,
     /// The serial number and image of each disk.
-    pub disks: &'a [(String, PathBuf)],
+    pub disks: Vec<(String, PathBuf)>,
     /// Where the console's log and the engine's own log go.
-    pub directory: &'a Path,
+    pub directory: TempDir,
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! The kernel of a machine under QEMU: Debian's own, unpacked from its package but not installed.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use fs_err::{self as fs, File};
 
-use super::apt::Apt;
+use super::apt::{Apt, unpack};
+use crate::cache;
 use crate::process::{capture, command, run_quietly};
 use crate::progress::timed;
 
@@ -40,7 +41,9 @@ impl Kernel {
             let directory = cache.join(format!("kernel-{candidate}"));
             if !directory.exists() {
                 let Some(package) = apt.resolve_image(candidate)? else { continue };
-                timed(format_args!("downloading kernel {package}"), || Self::download(&directory, apt, &package))?;
+                cache::make_once(directory.clone(), |directory| {
+                    timed(format_args!("downloading kernel {package}"), || Self::download(directory, apt, &package))
+                })?;
             }
             return Self::unpacked(&directory);
         }
@@ -48,16 +51,11 @@ impl Kernel {
     }
 
     fn download(directory: &Path, apt: &Apt, package: &str) -> Result<()> {
-        let partial = directory.with_extension("partial");
-        let _ = fs::remove_dir_all(&partial);
-        let tree = partial.join("tree");
+        let tree = directory.join("tree");
         fs::create_dir_all(&tree)?;
-        let archive = apt.download(package, &partial)?;
-        run_quietly(command("dpkg").arg("--extract").args([&archive, &tree]))?;
-        fs::remove_file(&archive)?;
+        unpack(&apt.download(package, directory)?, &tree)?;
         let (_, release) = library(&tree)?;
-        run_quietly(command("depmod").arg("-b").arg(&tree).arg(&release))?;
-        fs::rename(&partial, directory).with_context(|| format!("rename {} into place", partial.display()))
+        run_quietly(command("depmod").arg("-b").arg(&tree).arg(&release))
     }
 
     fn unpacked(directory: &Path) -> Result<Self> {
@@ -68,20 +66,14 @@ impl Kernel {
             for source in load_order(&tree, &release, name)? {
                 let name = source.file_name().and_then(OsStr::to_str).context("module without a name")?;
                 let target = directory.join("modules").join(name.trim_end_matches(".xz"));
-                if !target.exists() {
-                    decompress(&source, &target)?;
-                }
+                let target = cache::make_once(target, |target| decompress(&source, target))?;
                 if !modules.contains(&target) {
                     modules.push(target);
                 }
             }
         }
-        Ok(Kernel {
-            image: tree.join("boot").join(format!("vmlinuz-{release}")),
-            release,
-            modules,
-            library: Some(library),
-        })
+        let image = tree.join("boot").join(format!("vmlinuz-{release}"));
+        Ok(Kernel { image, release, modules, library: Some(library) })
     }
 }
 
@@ -107,19 +99,11 @@ fn load_order(tree: &Path, release: &str, module: &str) -> Result<Vec<PathBuf>> 
 
 /// Decompresses once here rather than at each boot in an emulated machine.
 fn decompress(source: &Path, target: &Path) -> Result<()> {
-    fs::create_dir_all(target.parent().context("module without a directory")?)?;
-    // Two machines may start for the first time at once.
-    let unfinished = target.with_extension(format!("{}.unfinished", std::process::id()));
     match source.extension().and_then(OsStr::to_str) {
         Some("xz") => {
-            let output = command("busybox").arg("xzcat").arg(source).output()?;
-            if !output.status.success() {
-                bail!("decompress {}: {}", source.display(), output.status);
-            }
-            fs::write(&unfinished, output.stdout)?;
+            run_quietly(command("busybox").arg("xzcat").arg(source).stdout(File::create(target)?.into_file()))
         }
-        Some("ko") => drop(fs::copy(source, &unfinished)?),
+        Some("ko") => Ok(fs::copy(source, target).map(drop)?),
         _ => bail!("{} is compressed in an unknown way", source.display()),
     }
-    fs::rename(&unfinished, target).with_context(|| format!("put {} in place", target.display()))
 }

@@ -32,9 +32,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 pub use self::apt::Apt;
-use self::engine::Engine;
+use self::engine::{Engine, Guest};
 pub use self::node::Node;
-use self::parts::Parts;
 pub use self::parts::{AGENT, require_packages};
 use self::session::Session;
 pub use self::session::{Output, Sink};
@@ -44,8 +43,6 @@ use crate::workspace::{Architecture, Workspace};
 
 /// Programs that run only on this host. The machine's first root is in its memory, which has no room to spare.
 const ON_HOST: [&str; 4] = ["bulkhead-bench", "bulkhead-cluster", "bulkhead-cluster-bench", "bulkhead-node"];
-
-const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 
 /// What runs in the machine in addition to our programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +109,7 @@ pub struct Machine {
     // First, so that the process ends before the directory of its disks is removed.
     session: Session,
     engine: Engine,
-    parts: Parts,
+    guest: Guest,
 }
 
 impl Machine {
@@ -127,18 +124,19 @@ impl Machine {
 
     /// Provides the parts, makes the disks and boots.
     pub fn boot(workspace: &Workspace, options: &Options) -> Result<Self> {
-        let parts = Parts::provide(workspace, options)?;
+        let guest = parts::provide(workspace, options)?;
         let cache = workspace.machine_cache()?;
-        let engine = Engine::best(options, &cache);
-        match parts.start(engine) {
+        let mut engine = Engine::best(options, &cache);
+        let session = match Session::start(&guest, engine) {
             Err(_) if engine == Engine::Kvm => {
                 say("KVM cannot boot a guest on this host; from now on the processor is emulated");
                 Engine::remember_that_kvm_fails(&cache)?;
-                let engine = Engine::Translated;
-                Ok(Machine { session: parts.start(engine)?, engine, parts })
+                engine = Engine::Translated;
+                Session::start(&guest, engine)
             }
-            session => Ok(Machine { session: session?, engine, parts }),
-        }
+            session => session,
+        };
+        Ok(Machine { session: session?, engine, guest })
     }
 
     /// Runs a shell command, with our standard output and standard error as its own.
@@ -154,8 +152,8 @@ impl Machine {
     /// Reboots: every process gets SIGTERM, filesystems are unmounted, and the kernel starts again.
     pub fn reboot(&mut self) -> Result<()> {
         let start = Instant::now();
-        self.session.shut_down(BOOT_PATIENCE)?;
-        self.session = self.parts.start(self.engine)?;
+        self.session.shut_down()?;
+        self.session = Session::start(&self.guest, self.engine)?;
         say(format_args!("rebooted in {:.1} s", start.elapsed().as_secs_f64()));
         Ok(())
     }
@@ -163,7 +161,7 @@ impl Machine {
     /// Cuts the power, and boots again from the same disks.
     pub fn power_cut(&mut self) -> Result<()> {
         self.session.power_off();
-        self.session = self.parts.start(self.engine)?;
+        self.session = Session::start(&self.guest, self.engine)?;
         Ok(())
     }
 }

@@ -4,7 +4,6 @@
 //! The kernel reads and writes Ethernet frames on a socket that keeps their boundaries. passt takes a stream, in which each
 //! frame follows its length (four bytes, big endian). Two threads translate.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -13,6 +12,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result};
+use fs_err::File;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
@@ -43,7 +43,7 @@ impl Network {
         let mut passt = command("passt");
         passt.args(["--foreground", "--quiet", "--ipv4-only", "--no-udp", "--no-icmp"]).args(ADDRESSES);
         passt.args(["--tcp-ports", &format!("127.0.0.1/{ports}")]).args(["--fd", &passts.as_raw_fd().to_string()]);
-        let log = File::create(directory.join(LOG)).context("open a log for passt")?;
+        let log = File::create(directory.join(LOG))?.into_file();
         passt.current_dir(directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         fcntl_setfd(&passts, FdFlags::empty())?;
         let passt = passt.spawn().context("start passt")?;

@@ -4,15 +4,15 @@
 //! `NODE_NAME`, and `API_SERVER`, the address at which the machine reaches the host's API server. Both files outlive a
 //! reboot.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use fs_err as fs;
 
 use super::cpio::Archive;
 use super::kernel::Kernel;
-use crate::process::{command, run_quietly};
+use crate::process::{capture, command, run_quietly};
 
 /// The filesystem label of the disk with the large parts, and its serial number.
 pub const LABEL: &str = "node-parts";
@@ -36,20 +36,13 @@ pub struct Node {
 /// Where systemd finds its units.
 const SYSTEM_UNITS: &str = "overlay/etc/systemd/system";
 
-/// Where each file goes.
-const FILES: [(&str, &[u8]); 4] = [
-    ("etc/containerd/config.toml", include_bytes!("guest/node/containerd.toml")),
-    ("etc/cni/net.d/node.conflist", include_bytes!("guest/node/network.conflist")),
-    ("etc/systemd/system/node-api.service", include_bytes!("guest/node/node-api.service")),
-    ("etc/systemd/system/node-pods@.service", include_bytes!("guest/node/node-pods@.service")),
-];
-
 /// The units that start at every boot, each with the target that wants it.
-const UNITS: [(&str, &str, &[u8]); 4] = [
-    ("kubelet.service", "multi-user", include_bytes!("guest/node/kubelet.service")),
-    ("node-images.service", "multi-user", include_bytes!("guest/node/node-images.service")),
-    ("node-network.service", "multi-user", include_bytes!("guest/node/node-network.service")),
-    ("node-api.socket", "sockets", include_bytes!("guest/node/node-api.socket")),
+const UNITS: [(&str, &str); 5] = [
+    ("kubelet.service", "multi-user"),
+    ("node-images.service", "multi-user"),
+    ("node-network.service", "multi-user"),
+    ("node-api.socket", "sockets"),
+    ("node-pods.socket", "sockets"),
 ];
 
 impl Node {
@@ -57,19 +50,15 @@ impl Node {
     pub fn make_disk(&self, kernel: &Kernel, directory: &Path) -> Result<PathBuf> {
         let tree = directory.join("node");
         fs::create_dir_all(tree.join("images"))?;
-        let copy = |source: &Path, target: PathBuf| {
-            fs::copy(source, target).with_context(|| format!("copy {}", source.display())).map(drop)
-        };
-        copy(&self.kubelet, tree.join("kubelet"))?;
+        fs::copy(&self.kubelet, tree.join("kubelet"))?;
         for (number, image) in self.images.iter().enumerate() {
-            copy(image, tree.join(format!("images/{number}.tar")))?;
+            fs::copy(image, tree.join(format!("images/{number}.tar")))?;
         }
         if let Some(library) = &kernel.library {
             run_quietly(command("cp").arg("-r").arg(library).arg(tree.join("modules")))?;
         }
-        let used = command("du").args(["-sm"]).arg(&tree).output()?;
-        let used = String::from_utf8_lossy(&used.stdout).split_whitespace().next().and_then(|text| text.parse().ok());
-        let mebibytes: u64 = used.context("du reported no size")?;
+        let used = capture(command("du").arg("-sm").arg(&tree))?;
+        let mebibytes: u64 = used.split_whitespace().next().context("du reported no size")?.parse()?;
         let image = directory.join("node-parts.disk");
         let size = format!("{}M", mebibytes + mebibytes / 4 + 64);
         run_quietly(command("mkfs.ext4").args(["-q", "-L", LABEL, "-d"]).arg(&tree).arg(&image).arg(size))?;
@@ -78,24 +67,24 @@ impl Node {
     }
 
     /// Adds the files that are overlaid on Debian's root.
-    pub fn add_files<W: Write>(&self, root: &mut Archive<W>, kernel: &Kernel) -> io::Result<()> {
-        for (path, content) in FILES {
-            root.file(&format!("overlay/{path}"), 0o644, content)?;
-        }
-        for (name, target, content) in UNITS {
-            root.file(&format!("{SYSTEM_UNITS}/{name}"), 0o644, content)?;
-            root.symlink(&format!("{SYSTEM_UNITS}/{target}.target.wants/{name}"), &format!("../{name}"))?;
-        }
-        let configuration = format!("{}port: {}\n", include_str!("guest/node/kubelet.yaml"), self.kubelet_port);
+    pub fn add_files<W: Write>(&self, root: &mut Archive<W>, kernel: &Kernel) -> Result<()> {
+        root.tree("node")?;
+        let configuration = format!("{}port: {}\n", include_str!("guest/kubelet.yaml"), self.kubelet_port);
         root.file("overlay/etc/kubernetes/kubelet.yaml", 0o644, configuration.as_bytes())?;
-        root.file("overlay/usr/local/lib/node-pods", 0o755, include_bytes!("guest/node/node-pods"))?;
-        let socket = format!("{}ListenStream={}\n", include_str!("guest/node/node-pods.socket"), self.relay_port);
+        let socket = format!("{}ListenStream={}\n", include_str!("guest/node-pods.socket"), self.relay_port);
         root.file(&format!("{SYSTEM_UNITS}/node-pods.socket"), 0o644, socket.as_bytes())?;
-        root.symlink(&format!("{SYSTEM_UNITS}/sockets.target.wants/node-pods.socket"), "../node-pods.socket")?;
+        for (unit, target) in UNITS {
+            start_at_boot(root, unit, target)?;
+        }
         root.directory("overlay/opt/node")?;
         if kernel.library.is_some() {
             root.symlink(&format!("overlay/usr/lib/modules/{}", kernel.release), "/opt/node/modules")?;
         }
         Ok(())
     }
+}
+
+/// Has a target of systemd want a unit.
+pub fn start_at_boot<W: Write>(root: &mut Archive<W>, unit: &str, target: &str) -> io::Result<()> {
+    root.symlink(&format!("{SYSTEM_UNITS}/{target}.target.wants/{unit}"), &format!("../{unit}"))
 }

@@ -1,6 +1,5 @@
 //! The process that a machine runs in, and how it ends.
 
-use std::fs::OpenOptions;
 use std::io::{self, PipeReader};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -8,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
+use fs_err::OpenOptions;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::network::Network;
@@ -24,12 +24,7 @@ pub struct Process {
 impl Process {
     /// Starts an engine that gets the agent's socket, and appends what it writes to a log in the machine's directory.
     pub fn start(mut engine: Command, agent: &UnixStream, directory: &Path, log: &str) -> Result<Self> {
-        let log = directory.join(log);
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&log)
-            .with_context(|| format!("open {} for what the machine writes", log.display()))?;
+        let mut file = OpenOptions::new().append(true).create(true).open(directory.join(log))?;
         let (mut reader, writer): (PipeReader, _) = io::pipe().context("make a pipe for what the machine writes")?;
         engine.current_dir(directory).stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         fcntl_setfd(agent, FdFlags::empty())?;

@@ -24,41 +24,36 @@ const ONE_PROCESSOR_AT_FIRST: &str = "maxcpus=1";
 /// have, and clearing pages each time they are allocated.
 const NO_HARDENING: &str = "mitigations=off init_on_alloc=0";
 
-/// Every feature except a fifth level of page tables, which makes each page walk longer.
+/// Every feature of x86_64 except a fifth level of page tables, which makes each page walk longer.
 const EMULATED: &str = "max,la57=off";
 
 /// The program and its arguments, for a guest whose agent has the other end of this socket.
-pub fn program(guest: &Guest<'_>, engine: Engine, agent: &UnixStream) -> Command {
-    let (program, console) = match guest.architecture {
-        Architecture::Amd64 => ("qemu-system-x86_64", "ttyS0"),
-        Architecture::Arm64 => ("qemu-system-aarch64", "ttyAMA0"),
+pub fn program(guest: &Guest, engine: Engine, agent: &UnixStream) -> Command {
+    let (program, console, machine, emulated) = match guest.architecture {
+        Architecture::Amd64 => ("qemu-system-x86_64", "ttyS0", "q35", EMULATED),
+        Architecture::Arm64 => ("qemu-system-aarch64", "ttyAMA0", "virt", "max"),
     };
     let mut qemu = command("setpriv");
     qemu.args(["--pdeathsig", "KILL", "--", program]);
     qemu.args(["-nodefaults", "-no-user-config", "-display", "none"]);
     qemu.args(["-smp", &guest.processors.to_string()]);
     // When QEMU resets an emulated guest with two processors, one of them may spin for ever.
-    qemu.arg("-no-reboot");
-    match guest.architecture {
-        Architecture::Amd64 => qemu.args(["-machine", "q35"]),
-        Architecture::Arm64 => qemu.args(["-machine", "virt"]),
-    };
+    qemu.args(["-no-reboot", "-machine", machine]);
     // A panic stops the guest on the spot, so that the console's log ends with it.
     let mut append = format!("console={console} loglevel=4 oops=panic panic=0 {}", guest.append);
     if engine == Engine::Kvm {
         qemu.args(["-accel", "kvm", "-cpu", "host"]);
     } else {
-        let processor = if guest.architecture == Architecture::Amd64 { EMULATED } else { "max" };
-        qemu.args(["-accel", "tcg,thread=multi", "-cpu", processor]);
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", emulated]);
         append = format!("{append} {ONE_PROCESSOR_AT_FIRST} {NO_HARDENING}");
     }
     qemu.args(["-m", &guest.memory.to_string()]);
-    qemu.arg("-kernel").arg(guest.kernel).arg("-initrd").arg(guest.initrd);
+    qemu.arg("-kernel").arg(&guest.kernel.image).arg("-initrd").arg(&guest.initrd);
     qemu.args(["-append", &append]);
     qemu.args(["-chardev", &format!("file,id=console,path={CONSOLE},append=on"), "-serial", "chardev:console"]);
     qemu.args(["-device", "virtio-serial-pci", "-chardev", &format!("socket,id=agent,fd={}", agent.as_raw_fd())]);
     qemu.args(["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
-    for (serial, image) in guest.disks {
+    for (serial, image) in &guest.disks {
         add_disk(&mut qemu, serial, image);
     }
     if !guest.ports.is_empty() {

@@ -1,20 +1,24 @@
 //! One process of an engine and the agent in its guest.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, anyhow};
 use bulkhead_vm_agent::Frame;
+use fs_err as fs;
 
-use super::channel::{Channel, Event};
+use super::channel::Channel;
 use super::engine::{CONSOLE, Engine, Guest};
 use super::process::Process;
 use super::{network, qemu};
+use crate::progress::say;
 
+const BOOT_PATIENCE: Duration = Duration::from_secs(240);
+const KVM_PATIENCE: Duration = Duration::from_secs(15);
 const TICK: Duration = Duration::from_millis(250);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const CONSOLE_TAIL: usize = 40;
@@ -40,21 +44,23 @@ pub struct Session {
 
 impl Session {
     /// Starts the engine and waits until the agent is ready for commands.
-    pub fn start(guest: &Guest<'_>, engine: Engine, patience: Duration) -> Result<Self> {
+    pub fn start(guest: &Guest, engine: Engine) -> Result<Self> {
+        let (start, patience) = (Instant::now(), if engine == Engine::Kvm { KVM_PATIENCE } else { BOOT_PATIENCE });
         let (channel, agent) = Channel::new()?;
         let process = engine.start(guest, &agent)?;
         // Only the machine has the agent's end now: the channel is closed when the machine ends.
         drop(agent);
-        let directory = guest.directory.to_owned();
-        let mut session = Session { process, channel, directory };
-        let deadline = Instant::now() + patience;
+        let mut session = Session { process, channel, directory: guest.directory.path().to_owned() };
         loop {
-            match session.next("booting", deadline)? {
-                Some(Frame::Ready(_)) => return Ok(session),
+            match session.next("booting", start + patience)? {
+                Some(Frame::Ready(_)) => break,
                 Some(_) => {}
                 None => return Err(session.failure("booting", &format!("not done after {patience:?}"))),
             }
         }
+        let (release, seconds) = (&guest.kernel.release, start.elapsed().as_secs_f64());
+        say(format_args!("booted Linux {release} ({}) in {seconds:.1} s", engine.name()));
+        Ok(session)
     }
 
     /// Runs a shell command and waits until it ends. Processes that it leaves in the background keep running.
@@ -68,7 +74,10 @@ impl Session {
                 Some(Frame::Exited(status)) if !killed => return Ok(ExitStatus::from_raw(status)),
                 Some(Frame::Exited(_)) => return Err(self.failure(&doing, &format!("not done after {timeout:?}"))),
                 Some(Frame::Ready(_)) => return Err(self.failure(&doing, "its agent was killed")),
-                Some(frame) => forward(frame, sink),
+                Some(Frame::Stdout(bytes)) => sink(Output::Stdout, &bytes),
+                Some(Frame::Stderr(bytes)) => sink(Output::Stderr, &bytes),
+                // The agent sends nothing else.
+                Some(_) => {}
                 None if !killed => {
                     killed = true;
                     self.channel.send_kill()?;
@@ -79,12 +88,12 @@ impl Session {
     }
 
     /// Shuts the guest down as an operator does who reboots it. The process ends then, instead of resetting the guest.
-    pub fn shut_down(&mut self, patience: Duration) -> Result<()> {
+    pub fn shut_down(&mut self) -> Result<()> {
         self.channel.send_command("reboot")?;
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + BOOT_PATIENCE;
         while self.process.ended().is_none() {
             if Instant::now() >= deadline {
-                return Err(self.failure("shutting down", &format!("not done after {patience:?}")));
+                return Err(self.failure("shutting down", &format!("not done after {BOOT_PATIENCE:?}")));
             }
             thread::sleep(TICK);
         }
@@ -102,21 +111,25 @@ impl Session {
     fn next(&mut self, doing: &str, deadline: Instant) -> Result<Option<Frame>> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.channel.receive(left.min(TICK)) {
-                Event::Frame(frame) => return Ok(Some(frame)),
-                Event::Closed => return Err(self.failure(doing, "its agent cannot be heard any more")),
+            let fault = match self.channel.frames.recv_timeout(left.min(TICK)) {
+                Ok(frame) => return Ok(Some(frame)),
+                Err(RecvTimeoutError::Disconnected) => "its agent cannot be heard any more",
                 // The machine's end of the socket may still be open in another one that was started at the same moment.
-                Event::Silence if self.process.ended().is_some() => return Err(self.failure(doing, "nothing is heard")),
-                Event::Silence if self.process.has_lost_its_network() => {
-                    return Err(self.failure(doing, "its network has ended"));
+                Err(RecvTimeoutError::Timeout) if self.process.ended().is_some() => "nothing is heard",
+                Err(RecvTimeoutError::Timeout) if self.process.has_lost_its_network() => "its network has ended",
+                Err(RecvTimeoutError::Timeout) if self.written(CONSOLE).contains("Kernel panic") => {
+                    "its kernel panicked"
                 }
-                Event::Silence if console(&self.directory).contains("Kernel panic") => {
-                    return Err(self.failure(doing, "its kernel panicked"));
-                }
-                Event::Silence if left.is_zero() => return Ok(None),
-                Event::Silence => {}
-            }
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => continue,
+            };
+            return Err(self.failure(doing, fault));
         }
+    }
+
+    /// What is in one of the machine's logs, if there is that log.
+    fn written(&self, log: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.directory.join(log)).unwrap_or_default()).into_owned()
     }
 
     /// An error that says how the process ended, if it did, and ends with the last lines of the machine's logs.
@@ -128,7 +141,7 @@ impl Session {
             message += &format!("; its process has ended: {status}");
         }
         for (name, log) in [("QEMU", qemu::LOG), ("the machine's network", network::LOG), ("its console", CONSOLE)] {
-            let text = written(&self.directory, log);
+            let text = self.written(log);
             let lines: Vec<&str> = text.lines().collect();
             if !lines.is_empty() {
                 let tail = &lines[lines.len().saturating_sub(CONSOLE_TAIL)..];
@@ -137,24 +150,6 @@ impl Session {
         }
         anyhow!(message)
     }
-}
-
-fn forward(frame: Frame, sink: Sink<'_>) {
-    match frame {
-        Frame::Stdout(bytes) => sink(Output::Stdout, &bytes),
-        Frame::Stderr(bytes) => sink(Output::Stderr, &bytes),
-        // The agent sends nothing else.
-        _ => {}
-    }
-}
-
-fn console(directory: &Path) -> String {
-    written(directory, CONSOLE)
-}
-
-/// What is in one of a machine's logs, if there is that log.
-fn written(directory: &Path, log: &str) -> String {
-    String::from_utf8_lossy(&fs::read(directory.join(log)).unwrap_or_default()).into_owned()
 }
 
 fn shortened(command: &str) -> String {

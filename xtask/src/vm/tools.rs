@@ -1,13 +1,13 @@
 //! Programs from Debian's packages for the small node: busybox, and whatever it lacks or does differently.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
+use fs_err as fs;
 
-use super::apt::Apt;
+use super::apt::{Apt, unpack};
 use super::elf;
-use crate::process::{command, run_quietly};
+use crate::cache;
 use crate::progress::timed;
 use crate::workspace::Architecture;
 
@@ -56,10 +56,13 @@ impl Tools {
         if architecture == Architecture::host() {
             return Ok(Tools { tree: PathBuf::from("/"), architecture });
         }
-        let tree = cache.join(format!("tools-{}", architecture.debian()));
-        if !tree.exists() {
-            timed(format_args!("downloading tools for {}", architecture.debian()), || unpack(&tree, apt))?;
-        }
+        let tree = cache::make_once(cache.join(format!("tools-{}", architecture.debian())), |tree| {
+            fs::create_dir_all(tree)?;
+            timed(format_args!("downloading tools for {}", architecture.debian()), || {
+                let archives = apt.download_with_dependencies(&packages().collect::<Vec<_>>())?;
+                archives.iter().try_for_each(|archive| unpack(archive, tree))
+            })
+        })?;
         Ok(Tools { tree, architecture })
     }
 
@@ -71,23 +74,18 @@ impl Tools {
     fn files_of<'n>(&self, names: impl Iterator<Item = &'n str>) -> Result<Vec<ToolFile>> {
         let mut wanted: Vec<String> = names.map(String::from).collect();
         let mut files = Vec::new();
-        let mut next = 0;
-        while let Some(name) = wanted.get(next).cloned() {
-            let (source, path) = self.find(&name)?;
-            let content = fs::read(&source).with_context(|| format!("read {}", source.display()))?;
-            for library in elf::needed(&content) {
-                if !wanted.contains(&library) {
-                    wanted.push(library);
-                }
-            }
-            files.push(ToolFile { source, path });
-            next += 1;
+        while let Some(name) = wanted.get(files.len()) {
+            let file = self.find(name)?;
+            let mut libraries = elf::needed(&fs::read(&file.source)?);
+            libraries.retain(|library| !wanted.contains(library));
+            wanted.extend(libraries);
+            files.push(file);
         }
         Ok(files)
     }
 
     /// Finds a program or library by its name or its absolute path. In the node they are all below /usr.
-    fn find(&self, name: &str) -> Result<(PathBuf, String)> {
+    fn find(&self, name: &str) -> Result<ToolFile> {
         let (directories, name) = match name.strip_prefix('/') {
             Some(path) => (vec![String::new()], path.trim_start_matches("usr/")),
             None => {
@@ -99,21 +97,10 @@ impl Tools {
             for prefix in ["usr/", ""] {
                 let source = self.tree.join(format!("{prefix}{directory}{name}"));
                 if source.is_file() {
-                    return Ok((source, format!("usr/{directory}{name}")));
+                    return Ok(ToolFile { source, path: format!("usr/{directory}{name}") });
                 }
             }
         }
-        Err(anyhow::anyhow!("{name} is nowhere below {}", self.tree.display()))
+        bail!("{name} is nowhere below {}", self.tree.display())
     }
-}
-
-fn unpack(tree: &Path, apt: &Apt) -> Result<()> {
-    let partial = tree.with_extension("partial");
-    let _ = fs::remove_dir_all(&partial);
-    fs::create_dir_all(&partial)?;
-    for archive in apt.download_with_dependencies(&packages().collect::<Vec<_>>())? {
-        run_quietly(command("dpkg").arg("--extract").args([&archive, &partial]))?;
-        fs::remove_file(&archive)?;
-    }
-    fs::rename(&partial, tree).with_context(|| format!("put {} in place", tree.display()))
 }

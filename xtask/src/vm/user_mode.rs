@@ -21,9 +21,9 @@ const MEMORY: &str = "/dev/shm";
 
 /// The program and its arguments, for a guest whose agent has the other end of this socket, and whose network, if it has
 /// one, is on the other end of that.
-pub fn program(guest: &Guest<'_>, agent: &UnixStream, network: Option<&OwnedFd>) -> Result<Command> {
+pub fn program(guest: &Guest, agent: &UnixStream, network: Option<&OwnedFd>) -> Result<Command> {
     let mut linux = command("setpriv");
-    linux.args(["--pdeathsig", "KILL", "--"]).args(room_for(guest.memory)?).arg(guest.kernel);
+    linux.args(["--pdeathsig", "KILL", "--"]).args(room_for(guest.memory)?).arg(&guest.kernel.image);
     // When it panics, it sends a signal to its whole process group.
     linux.process_group(0);
     linux.env("TMPDIR", MEMORY);

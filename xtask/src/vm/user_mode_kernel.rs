@@ -1,13 +1,13 @@
 //! The kernel of user-mode Linux, built once from the source of Debian's kernel: Debian's own package of it is older than
 //! what the programs are tested with.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
-use super::apt::Apt;
+use super::apt::{Apt, unpack};
 use super::kernel::Kernel;
 use crate::cache;
 use crate::checksum::sha256;
@@ -78,11 +78,8 @@ const CONFIGURATION: &str = include_str!("guest/user-mode.config");
 /// Takes the kernel from the cache, or builds it. A changed configuration needs another kernel; a newer package does
 /// not: asking for one would make every boot depend on a mirror.
 pub fn provide(cache: &Path, architecture: Architecture) -> Result<Kernel> {
-    let cached = |source: &Source| Some(source.directory(cache)).filter(|directory| directory.exists());
-    let directory = match SOURCES.iter().find_map(cached) {
-        Some(directory) => directory,
-        None => build_first(cache, architecture)?,
-    };
+    let cached = SOURCES.iter().map(|source| source.directory(cache)).find(|directory| directory.exists());
+    let directory = cached.map_or_else(|| build_first(cache, architecture), Ok)?;
     let image = directory.join("linux");
     let release = capture(command(&image).arg("--version"))?.trim().to_owned();
     Ok(Kernel { image, release, modules: Vec::new(), library: None })
@@ -90,18 +87,17 @@ pub fn provide(cache: &Path, architecture: Architecture) -> Result<Kernel> {
 
 /// Builds the kernel from the first source that can be had, unless another xtask does so meanwhile.
 fn build_first(cache: &Path, architecture: Architecture) -> Result<PathBuf> {
-    let _lock = cache::lock(cache, "user-mode")?;
     packages::require(&BUILD_TOOLS)?;
     let mut failure = None;
     for source in &SOURCES {
-        let directory = source.directory(cache);
-        if directory.exists() {
-            return Ok(directory);
-        }
-        let what =
-            format_args!("building the kernel of user-mode Linux from {}, once, for some minutes", source.package);
-        match timed(what, || source.build(&directory, cache, architecture)) {
-            Ok(()) => return Ok(directory),
+        let built = cache::make_once(source.directory(cache), |directory| {
+            timed(
+                format_args!("building the kernel of user-mode Linux from {}, once, for some minutes", source.package),
+                || source.build(directory, cache, architecture),
+            )
+        });
+        match built {
+            Ok(directory) => return Ok(directory),
             Err(error) => {
                 say(format_args!("no kernel from {}: {error:#}", source.package));
                 failure = Some(error);
@@ -119,41 +115,33 @@ impl Source {
     }
 
     fn build(&self, directory: &Path, cache: &Path, architecture: Architecture) -> Result<()> {
-        let partial = directory.with_file_name("user-mode.partial");
-        let _ = fs::remove_dir_all(&partial);
-        fs::create_dir_all(&partial)?;
-        let apt = match self.suite {
-            Some(suite) => Apt::of_suite(cache, architecture, suite),
-            None => Apt::new(cache, architecture)?,
-        };
-        let tree = timed(format_args!("downloading and unpacking {}", self.package), || self.unpack(&partial, &apt))?;
+        fs::create_dir_all(directory)?;
+        let apt = Apt::new(cache, architecture, self.suite);
+        let tree = timed(format_args!("downloading and unpacking {}", self.package), || self.unpack(directory, &apt))?;
         self.change(&tree)?;
         self.configure(&tree)?;
         let processors = thread::available_parallelism().context("count the processors")?;
         run_quietly(make(&tree).arg(format!("--jobs={processors}")).arg("linux"))?;
-        run_quietly(command("strip").arg("-o").arg(partial.join("linux")).arg(tree.join("linux")))?;
-        fs::remove_dir_all(&tree)?;
-        fs::rename(&partial, directory).with_context(|| format!("rename {} into place", partial.display()))
+        run_quietly(command("strip").arg("-o").arg(directory.join("linux")).arg(tree.join("linux")))?;
+        Ok(fs::remove_dir_all(&tree)?)
     }
 
     /// Downloads the source and unpacks it, and returns where it is.
-    fn unpack(&self, partial: &Path, apt: &Apt) -> Result<PathBuf> {
-        let archive = apt.download(self.package, partial)?;
-        let package = partial.join("package");
-        run_quietly(command("dpkg").arg("--extract").args([&archive, &package]))?;
+    fn unpack(&self, directory: &Path, apt: &Apt) -> Result<PathBuf> {
+        let package = directory.join("package");
+        unpack(&apt.download(self.package, directory)?, &package)?;
         let source = package.join(format!("usr/src/{}.tar.xz", self.package));
-        run_quietly(command("tar").arg("-xf").arg(source).arg("-C").arg(partial))?;
-        fs::remove_file(&archive)?;
+        run_quietly(command("tar").arg("-xf").arg(source).arg("-C").arg(directory))?;
         fs::remove_dir_all(&package)?;
-        Ok(partial.join(self.package))
+        Ok(directory.join(self.package))
     }
 
     fn change(&self, tree: &Path) -> Result<()> {
         for (path, is, has_to_be) in self.changes {
             let path = tree.join(path);
-            let content = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            let content = fs::read_to_string(&path)?;
             ensure!(content.contains(is), "{} lacks {is:?}: bring xtask's changes of it up to date", path.display());
-            fs::write(&path, content.replace(is, has_to_be)).with_context(|| format!("write {}", path.display()))?;
+            fs::write(&path, content.replace(is, has_to_be))?;
         }
         Ok(())
     }
@@ -163,7 +151,7 @@ impl Source {
     fn configure(&self, tree: &Path) -> Result<()> {
         let wanted = tree.join("user-mode.config");
         let content = format!("{CONFIGURATION}{}", self.configuration);
-        fs::write(&wanted, &content).with_context(|| format!("write {}", wanted.display()))?;
+        fs::write(&wanted, &content)?;
         run_quietly(make(tree).arg(format!("KCONFIG_ALLCONFIG={}", wanted.display())).arg("allnoconfig"))?;
         let configuration = fs::read_to_string(tree.join(".config")).context("read the kernel's configuration")?;
         let is_set = |line: &&str| configuration.lines().any(|set| set == *line);
