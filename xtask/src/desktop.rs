@@ -4,13 +4,14 @@
 mod signature;
 mod timestamp;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
+use fs_err as fs;
 
+use crate::directory::make_executable;
 use crate::process::run_cargo;
 use crate::workspace::{Architecture, Workspace};
 use crate::zig::Zig;
@@ -25,7 +26,7 @@ const MACOS: &str = "11.0";
 const STUBS: &str = "xtask/src/desktop";
 
 /// A system and a processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Desktop {
     /// macOS on Intel's processors.
     #[value(name = "darwin-amd64")]
@@ -39,27 +40,24 @@ pub enum Desktop {
 }
 
 impl Desktop {
-    const ALL: [Desktop; 3] = [Desktop::MacAmd64, Desktop::MacArm64, Desktop::WindowsAmd64];
-
     /// Those with one of these processors.
     pub fn with(architectures: &[Architecture]) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|desktop| architectures.contains(&desktop.architecture()))
+        Self::value_variants().iter().copied().filter(|desktop| architectures.contains(&desktop.architecture()))
     }
 
     /// The processor.
     pub fn architecture(self) -> Architecture {
-        match self {
-            Desktop::MacAmd64 | Desktop::WindowsAmd64 => Architecture::Amd64,
-            Desktop::MacArm64 => Architecture::Arm64,
-        }
+        if self == Desktop::MacArm64 { Architecture::Arm64 } else { Architecture::Amd64 }
+    }
+
+    /// Returns whether it is Windows, where little is as on Unix.
+    pub fn is_windows(self) -> bool {
+        self == Desktop::WindowsAmd64
     }
 
     /// Returns what kubectl and krew call the system.
     pub fn system(self) -> &'static str {
-        match self {
-            Desktop::MacAmd64 | Desktop::MacArm64 => "darwin",
-            Desktop::WindowsAmd64 => "windows",
-        }
+        if self.is_windows() { "windows" } else { "darwin" }
     }
 
     /// System and processor, as in the names of archives.
@@ -78,19 +76,13 @@ impl Desktop {
 
     /// The file that the plugin is in.
     pub fn program(self) -> String {
-        match self {
-            Desktop::MacAmd64 | Desktop::MacArm64 => PLUGIN.to_owned(),
-            Desktop::WindowsAmd64 => format!("{PLUGIN}.exe"),
-        }
+        if self.is_windows() { format!("{PLUGIN}.exe") } else { PLUGIN.to_owned() }
     }
 
     /// Returns what zig calls it.
     pub fn zig(self) -> String {
-        match self {
-            Desktop::MacAmd64 => format!("x86_64-macos.{MACOS}"),
-            Desktop::MacArm64 => format!("aarch64-macos.{MACOS}"),
-            Desktop::WindowsAmd64 => "x86_64-windows-gnu".to_owned(),
-        }
+        let system = if self.is_windows() { "windows-gnu".to_owned() } else { format!("macos.{MACOS}") };
+        format!("{}-{system}", self.architecture().name())
     }
 
     /// Builds the plugin as it is shipped, and returns its path.
@@ -102,16 +94,15 @@ impl Desktop {
         self.use_zig(&mut build, workspace, zig)?;
         run_cargo(&mut build)?;
         let plugin = workspace.target.join(self.triple()).join("release").join(self.program());
-        let read = || fs::read(&plugin).with_context(|| format!("read {}", plugin.display()));
         match self {
             Desktop::MacAmd64 => {}
             Desktop::MacArm64 => {
-                signature::verify(&read()?).with_context(|| format!("would {} start?", plugin.display()))?;
+                signature::verify(&fs::read(&plugin)?).with_context(|| format!("would {} start?", plugin.display()))?;
             }
             Desktop::WindowsAmd64 => {
-                let mut content = read()?;
+                let mut content = fs::read(&plugin)?;
                 timestamp::clear(&mut content).with_context(|| format!("clear the time in {}", plugin.display()))?;
-                fs::write(&plugin, content).with_context(|| format!("write {}", plugin.display()))?;
+                fs::write(&plugin, content)?;
             }
         }
         Ok(plugin)
@@ -120,7 +111,7 @@ impl Desktop {
     /// Has cargo and the build scripts of crates call zig.
     fn use_zig(self, build: &mut Command, workspace: &Workspace, zig: &Zig) -> Result<()> {
         let directory = workspace.target.join("zig");
-        fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
+        fs::create_dir_all(&directory)?;
         let compiler = directory.join(format!("cc-{}", self.triple()));
         write_program(&compiler, &self.compiler(&zig.program(), &workspace.root.join(STUBS)))?;
         let archiver = directory.join("ar");
@@ -162,7 +153,6 @@ impl Desktop {
 }
 
 fn write_program(path: &Path, script: &str) -> Result<()> {
-    fs::write(path, script).with_context(|| format!("write {}", path.display()))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("make {} executable", path.display()))
+    fs::write(path, script)?;
+    make_executable(path)
 }

@@ -3,11 +3,12 @@
 
 mod layout;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use fs_err as fs;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use self::layout::Manifest;
@@ -65,7 +66,7 @@ const BUSYBOX: Image = Image {
 /// Writes an archive for each image into the directory, and returns their paths. `built` maps a program's name to its
 /// path.
 pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+    fs::create_dir_all(directory)?;
     IMAGES.iter().map(|image| image.write(&built, architecture, directory)).collect()
 }
 
@@ -76,7 +77,7 @@ pub struct Released<'a> {
     /// The commit that they were built from.
     pub revision: &'a str,
     /// When that commit was made.
-    pub created: &'a str,
+    pub created: Timestamp,
 }
 
 /// A released image.
@@ -97,7 +98,24 @@ pub fn write_released(
     released: &Released<'_>,
     directory: &Path,
 ) -> Result<Vec<Pinned>> {
-    IMAGES.iter().map(|image| image.write_released(&built, architectures, released, directory)).collect()
+    let Released { registry, revision, created } = released;
+    let write = |image: &Image| {
+        let config = image.config(*created, &[("revision", revision), ("created", &created.to_string())]);
+        let for_one = |architecture: &Architecture| {
+            let layer = image.layer(&|program| built(program, *architecture))?;
+            Manifest::new(layer, true, config.clone(), *architecture)
+                .with_context(|| format!("make the image {} for {}", image.name, architecture.name()))
+        };
+        let images = architectures.iter().map(for_one).collect::<Result<Vec<_>>>()?;
+        let repository =
+            registry.map_or_else(|| image.name.to_owned(), |registry| format!("{registry}/{}", image.name));
+        let index = layout::index(&images);
+        let archive = layout::multiple(&index, &images, &format!("{repository}:{}", image.tag))
+            .context("write an image's archive")?;
+        fs::write(directory.join(format!("{}-{}.oci.tar", image.name, image.tag)), archive)?;
+        Ok(Pinned { name: image.name, repository, digest: index.digest })
+    };
+    IMAGES.iter().map(write).collect()
 }
 
 /// Writes the archives of the images that pods on a node without a registry use, and returns their paths.
@@ -123,72 +141,34 @@ impl Image {
     }
 
     fn write(&self, built: &dyn Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<PathBuf> {
-        let layer = self.layer(built)?;
         let name = format!("{}:{}", self.name, self.tag);
-        let config = self.config("1970-01-01T00:00:00Z", &[]);
-        let archive = Manifest::new(layer, false, config, architecture)
-            .and_then(|image| layout::single(&image, &reference(&name), &name))
+        let archive = archive(self.layer(built)?, self.config(Timestamp::UNIX_EPOCH, &[]), architecture, &[&name])
             .context("write an image's archive")?;
         let path = directory.join(format!("{}-{}.tar", name.replace(':', "-"), architecture.debian()));
         // A runtime that reads the file in the meantime gets the old one or the new one, never a part.
         let unfinished = path.with_extension("unfinished");
-        fs::write(&unfinished, archive).with_context(|| format!("write {}", unfinished.display()))?;
-        fs::rename(&unfinished, &path).with_context(|| format!("put {} in place", path.display()))?;
+        fs::write(&unfinished, archive)?;
+        fs::rename(&unfinished, &path)?;
         Ok(path)
-    }
-
-    fn write_released(
-        &self,
-        built: &dyn Fn(&str, Architecture) -> PathBuf,
-        architectures: &[Architecture],
-        released: &Released<'_>,
-        directory: &Path,
-    ) -> Result<Pinned> {
-        let config = self.config(released.created, &[("revision", released.revision), ("created", released.created)]);
-        let mut images = Vec::new();
-        for architecture in architectures {
-            let layer = self.layer(&|program| built(program, *architecture))?;
-            let image = Manifest::new(layer, true, config.clone(), *architecture);
-            images.push(image.with_context(|| format!("make the image {} for {}", self.name, architecture.name()))?);
-        }
-        let repository = match released.registry {
-            Some(registry) => format!("{registry}/{}", self.name),
-            None => self.name.to_owned(),
-        };
-        let index = layout::index(&images);
-        let archive = layout::multiple(&index, &images, &reference(&format!("{repository}:{}", self.tag)))
-            .context("write an image's archive")?;
-        let path = directory.join(format!("{}-{}.oci.tar", self.name, self.tag));
-        fs::write(&path, archive).with_context(|| format!("write {}", path.display()))?;
-        Ok(Pinned { name: self.name, repository, digest: index.digest })
     }
 
     /// The image's files.
     fn layer(&self, built: &dyn Fn(&str) -> PathBuf) -> Result<Vec<u8>> {
-        let mut programs = Vec::new();
-        for program in [self.program].iter().chain(self.beside) {
-            let path = built(program);
-            programs.push((*program, fs::read(&path).with_context(|| format!("read {}", path.display()))?));
-        }
-        self.archive(&programs).context("write an image's layer")
-    }
-
-    fn archive(&self, programs: &[(&str, Vec<u8>)]) -> io::Result<Vec<u8>> {
-        let mut layer = Archive::new(0);
+        let mut layer = Archive::new(Timestamp::UNIX_EPOCH);
         if let Some((directory, _)) = self.program.rsplit_once('/') {
             layer.directory(directory)?;
         }
-        for (path, content) in programs {
-            layer.file(path, 0o755, content)?;
+        for program in [self.program].iter().chain(self.beside) {
+            layer.file(program, 0o755, &fs::read(built(program))?)?;
         }
         for alias in self.aliases {
             layer.symlink(&format!("bin/{alias}"), &format!("/{}", self.program))?;
         }
-        layer.finish()
+        Ok(layer.finish()?)
     }
 
     /// How a container is started, and the labels of the image.
-    fn config(&self, created: &str, more: &[(&str, &str)]) -> Value {
+    fn config(&self, created: Timestamp, more: &[(&str, &str)]) -> Value {
         let program = format!("/{}", self.program);
         let entrypoint: Vec<&str> = [program.as_str()].iter().chain(self.arguments).copied().collect();
         let labels = [("title", self.name), ("version", VERSION), ("licenses", "Apache-2.0")];
@@ -198,7 +178,7 @@ impl Image {
             .map(|(key, value)| (format!("org.opencontainers.image.{key}"), (*value).into()))
             .collect();
         json!({
-            "created": created,
+            "created": created.to_string(),
             "config": {
                 "User": self.user,
                 "Entrypoint": entrypoint,
@@ -209,12 +189,9 @@ impl Image {
     }
 }
 
-/// The full reference that a container runtime makes of an image name in a pod: without a registry, it is Docker's.
-fn reference(name: &str) -> String {
-    match name.contains('/') {
-        true => name.to_owned(),
-        false => format!("docker.io/library/{name}"),
-    }
+/// An archive with an image for one architecture: its only layer, what its configuration says besides, and its names.
+pub fn archive(layer: Vec<u8>, config: Value, architecture: Architecture, names: &[&str]) -> io::Result<Vec<u8>> {
+    layout::single(&Manifest::new(layer, false, config, architecture)?, names)
 }
 
 #[cfg(test)]
@@ -251,7 +228,7 @@ mod tests {
         let released = Released {
             registry: Some("registry.example.com/storage"),
             revision: "c0ffee",
-            created: "2026-01-02T03:04:05Z",
+            created: Timestamp::UNIX_EPOCH,
         };
         let both = [Architecture::Amd64, Architecture::Arm64];
         let pinned = write_released(built, &both, &released, directory.path()).unwrap();

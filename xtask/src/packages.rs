@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::process::{capture, command, run, run_quietly};
 use crate::progress::{say, timed};
@@ -21,12 +21,11 @@ pub fn require(packages: &[&str]) -> Result<()> {
         return Ok(());
     }
     let list = missing.join(" ");
-    if !rustix::process::geteuid().is_root() {
-        bail!(
-            "packages are missing; this installs them:\n\n    \
-             sudo apt-get update && sudo apt-get install --yes --no-install-recommends {list}\n"
-        );
-    }
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "packages are missing; this installs them:\n\n    \
+         sudo apt-get update && sudo apt-get install --yes --no-install-recommends {list}\n"
+    );
     timed(format_args!("installing packages: {list}"), || {
         refresh()?;
         let mut install = command("apt-get");

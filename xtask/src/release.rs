@@ -10,14 +10,13 @@ mod programs;
 mod sbom;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
 pub use self::check::check;
 pub use self::desktops::archive as archive_of_plugin;
-use self::origin::Copy;
 pub use self::origin::Origin;
 use crate::cache;
 use crate::cargo_tool::CYCLONEDX;
@@ -50,8 +49,8 @@ pub struct Contents<'a> {
 
 /// Builds the programs and writes all files into a directory, replacing those of an earlier release.
 pub fn write(workspace: &Workspace, contents: &Contents<'_>, directory: &Path) -> Result<()> {
-    let copy = Copy::of(workspace)?;
-    write_from(&copy.root(), workspace, contents, directory)
+    let copy = origin::copy(workspace)?;
+    write_from(copy.path(), workspace, contents, directory)
 }
 
 /// The same; what is not compiled is taken from a directory that contains the source and nothing else.
@@ -78,9 +77,9 @@ fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, dir
     }
     let common = programs::common(workspace, source)?;
     for architecture in *architectures {
-        programs::write(workspace, *architecture, &common, origin.seconds, directory)?;
+        programs::write(workspace, *architecture, &common, origin.date, directory)?;
     }
-    let released = Released { registry: *registry, revision: &origin.revision, created: &origin.date };
+    let released = Released { registry: *registry, revision: &origin.revision, created: origin.date };
     let program = |name: &str, architecture| workspace.program(name, architecture, Profile::Release);
     let images = image::write_released(program, architectures, &released, directory)?;
     krew::write(source, architectures, directory)?;
@@ -91,11 +90,8 @@ fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, dir
 
 /// Removes the files of an earlier release, and nothing else.
 fn empty(directory: &Path) -> Result<()> {
-    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
-    let names: Vec<_> = fs::read_dir(directory)?
-        .map(|entry| Ok(entry?.file_name()))
-        .collect::<Result<_>>()
-        .context("list the output")?;
+    fs::create_dir_all(directory)?;
+    let names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
     let ours = |name: &str| OURS.iter().any(|start| name.starts_with(start)) || name == CHECKSUMS;
     for name in &names {
         ensure!(
@@ -105,14 +101,12 @@ fn empty(directory: &Path) -> Result<()> {
             name.display()
         );
     }
-    names.iter().try_for_each(|name| {
-        fs::remove_file(directory.join(name)).with_context(|| format!("remove {}", name.display()))
-    })
+    Ok(names.iter().try_for_each(|name| fs::remove_file(directory.join(name)))?)
 }
 
 /// A program that contains a path of the machine that built it would differ on another machine.
 fn names_no_path(workspace: &Workspace, program: &Path) -> Result<()> {
-    let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+    let content = fs::read(program)?;
     for place in [&workspace.root, &workspace.target, &cargo_home()?, &cache::directory("tools")?] {
         let path = place.to_string_lossy();
         let named = content.windows(path.len()).any(|window| window == path.as_bytes());
@@ -127,12 +121,8 @@ fn names_no_path(workspace: &Workspace, program: &Path) -> Result<()> {
 
 /// The checksum of each file by its name.
 pub fn checksums(directory: &Path) -> Result<BTreeMap<String, String>> {
-    let files = files::files(directory)?;
-    Ok(files
-        .iter()
-        .filter(|(name, _)| *name != CHECKSUMS)
-        .map(|(name, content)| (name.clone(), sha256(content)))
-        .collect())
+    let others = files::files(directory)?.into_iter().filter(|(name, _)| name != CHECKSUMS);
+    Ok(others.map(|(name, content)| (name, sha256(&content))).collect())
 }
 
 fn write_checksums(directory: &Path) -> Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! Source: Apple's xnu, `osfmk/kern/cs_blobs.h`.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use object::LittleEndian;
 use object::macho::{LC_CODE_SIGNATURE, LinkeditDataCommand, MachHeader64};
 use object::read::macho::MachHeader as _;
@@ -20,7 +20,7 @@ const SHA256: [u8; 2] = [32, 2];
 
 /// Fails unless the program is signed, and all its pages are as the signature says.
 pub fn verify(program: &[u8]) -> Result<()> {
-    let (start, length) = place(program)?.context("it has no signature")?;
+    let (start, length) = place(program)?;
     let signature = program.get(start..).and_then(|rest| rest.get(..length)).context("its signature is cut off")?;
     ensure!(word(signature, 0)? == SIGNATURE, "its signature is of an unknown kind");
     // The index's first entry, after the count of entries, is a kind and the offset of the blob.
@@ -40,16 +40,16 @@ pub fn verify(program: &[u8]) -> Result<()> {
 }
 
 /// Returns where the signature is: offset and length.
-fn place(program: &[u8]) -> Result<Option<(usize, usize)>> {
+fn place(program: &[u8]) -> Result<(usize, usize)> {
     let header = MachHeader64::<LittleEndian>::parse(program, 0).context("it is no program for macOS")?;
     let mut commands = header.load_commands(LittleEndian, program, 0).context("read how it is loaded")?;
     while let Some(command) = commands.next().context("read how it is loaded")? {
         if command.cmd() == LC_CODE_SIGNATURE {
             let place: &LinkeditDataCommand<LittleEndian> = command.data().context("read where its signature is")?;
-            return Ok(Some((place.dataoff.get(LittleEndian) as usize, place.datasize.get(LittleEndian) as usize)));
+            return Ok((place.dataoff.get(LittleEndian) as usize, place.datasize.get(LittleEndian) as usize));
         }
     }
-    Ok(None)
+    bail!("it has no signature")
 }
 
 fn word(bytes: &[u8], offset: usize) -> Result<u32> {

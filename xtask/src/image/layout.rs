@@ -1,11 +1,12 @@
 //! The OCI image layout: blobs named by their digests, and the files that refer to them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use fs_err::File;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::archive::{Archive, gzip};
@@ -87,10 +88,10 @@ impl Manifest {
 }
 
 /// An archive with the image for one architecture, and with the list by which `docker load` finds the same blobs.
-pub fn single(image: &Manifest, reference: &str, name: &str) -> io::Result<Vec<u8>> {
-    let docker =
-        json!([{ "Config": image.config.path(), "RepoTags": [name], "Layers": [image.layer.path()] }]).to_string();
-    archive(named(image.descriptor(), reference), &[("manifest.json", docker)], &image.blobs())
+pub fn single(image: &Manifest, names: &[&str]) -> io::Result<Vec<u8>> {
+    let docker = json!([{ "Config": image.config.path(), "RepoTags": names, "Layers": [image.layer.path()] }]);
+    let entries = names.iter().map(|name| named(image.descriptor(), name)).collect();
+    archive(entries, &[("manifest.json", docker)], &image.blobs())
 }
 
 /// An index over the images for all architectures. Kubernetes manifests refer to its digest.
@@ -100,25 +101,27 @@ pub fn index(images: &[Manifest]) -> Blob {
 }
 
 /// An archive with the index and its images.
-pub fn multiple(index: &Blob, images: &[Manifest], reference: &str) -> io::Result<Vec<u8>> {
+pub fn multiple(index: &Blob, images: &[Manifest], name: &str) -> io::Result<Vec<u8>> {
     let mut blobs: Vec<&Blob> = images.iter().flat_map(Manifest::blobs).collect();
     blobs.push(index);
-    archive(named(index.descriptor(), reference), &[], &blobs)
+    archive(vec![named(index.descriptor(), name)], &[], &blobs)
 }
 
-fn named(mut descriptor: Value, reference: &str) -> Value {
+/// A descriptor with the full reference that a container runtime makes of an image name in a pod: without a registry, it
+/// is Docker's.
+fn named(mut descriptor: Value, name: &str) -> Value {
+    let reference = if name.contains('/') { name.to_owned() } else { format!("docker.io/library/{name}") };
     descriptor["annotations"] =
         json!({ "io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference });
     descriptor
 }
 
-fn archive(entry: Value, more: &[(&str, String)], blobs: &[&Blob]) -> io::Result<Vec<u8>> {
-    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [entry] });
-    let mut archive = Archive::new(0);
-    archive.file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
-    archive.file("index.json", 0o644, index.to_string().as_bytes())?;
-    for (path, content) in more {
-        archive.file(path, 0o644, content.as_bytes())?;
+fn archive(entries: Vec<Value>, more: &[(&str, Value)], blobs: &[&Blob]) -> io::Result<Vec<u8>> {
+    let layout = ("oci-layout", json!({ "imageLayoutVersion": "1.0.0" }));
+    let index = ("index.json", json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": entries }));
+    let mut archive = Archive::new(Timestamp::UNIX_EPOCH);
+    for (path, content) in [layout, index].iter().chain(more) {
+        archive.file(path, 0o644, content.to_string().as_bytes())?;
     }
     archive.directory("blobs")?;
     archive.directory("blobs/sha256")?;
@@ -131,7 +134,7 @@ fn archive(entry: Value, more: &[(&str, String)], blobs: &[&Blob]) -> io::Result
 /// The compressed layer, and the configuration, of the image for one architecture in an archive with an index. Fails if
 /// a blob does not match its digest.
 pub fn read(archive: &Path, architecture: Architecture) -> Result<(Vec<u8>, Value)> {
-    let file = File::open(archive).with_context(|| format!("open {}", archive.display()))?;
+    let file = File::open(archive)?;
     let mut blobs = BTreeMap::new();
     for entry in tar::Archive::new(file).entries()? {
         let mut entry = entry?;

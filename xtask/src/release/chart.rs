@@ -1,9 +1,9 @@
 //! The chart and the manifests of a release, whose images are pinned by their digests.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
 use super::VERSION;
 use super::files::files;
@@ -29,13 +29,8 @@ const KUBE_VERSION: &str = "1.36.0";
 /// Writes the chart, and the manifests for kubectl that helm renders from it.
 pub fn write(source: &Path, images: &[Pinned], origin: &Origin, helm: &Path, directory: &Path) -> Result<()> {
     let chart = directory.join(format!("bulkhead-{VERSION}.tgz"));
-    fs::write(&chart, package(&source.join(CHART), images, origin)?)
-        .with_context(|| format!("write {}", chart.display()))?;
-    let read = |path: &str| {
-        let path = source.join(path);
-        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
-    };
-    let namespace = read("deploy/kubernetes/base/namespace.yaml")?;
+    fs::write(&chart, package(&source.join(CHART), images, origin)?)?;
+    let namespace = fs::read_to_string(source.join("deploy/kubernetes/base/namespace.yaml"))?;
     for form in FORMS {
         let mut template = command(helm);
         template.args(["template", "bulkhead"]).arg(&chart).args(["--namespace", NAMESPACE]);
@@ -48,19 +43,19 @@ pub fn write(source: &Path, images: &[Pinned], origin: &Origin, helm: &Path, dir
         write_manifest(directory, form, &format!("{namespace}{objects}"))?;
     }
     for optional in OPTIONAL {
-        write_manifest(directory, optional, &read(&format!("deploy/kubernetes/{optional}/{optional}.yaml"))?)?;
+        let objects = fs::read_to_string(source.join(format!("deploy/kubernetes/{optional}/{optional}.yaml")))?;
+        write_manifest(directory, optional, &objects)?;
     }
     Ok(())
 }
 
 fn write_manifest(directory: &Path, name: &str, objects: &str) -> Result<()> {
-    let path = directory.join(format!("bulkhead-{VERSION}-{name}.yaml"));
-    fs::write(&path, objects).with_context(|| format!("write {}", path.display()))
+    Ok(fs::write(directory.join(format!("bulkhead-{VERSION}-{name}.yaml")), objects)?)
 }
 
 /// Packs the chart like `helm package`, but with the date of the commit instead of the current time.
 fn package(chart: &Path, images: &[Pinned], origin: &Origin) -> Result<Vec<u8>> {
-    let mut archive = Archive::new(origin.seconds);
+    let mut archive = Archive::new(origin.date);
     for (path, mut content) in files(chart)? {
         match path.as_str() {
             ".helmignore" => continue,

@@ -1,59 +1,50 @@
 //! Whether two builds gave the same result.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
-use super::origin::Copy;
-use super::{Contents, VERSION, checksums, write_from};
+use super::origin::copy;
+use super::{CHECKSUMS, Contents, VERSION, write_from};
+use crate::process::command;
 use crate::workspace::Workspace;
 
 /// Makes the release again, from a copy of the source in another directory and with nothing built before, and returns
 /// what differs, one line per file. The second release is kept so that the differences can be examined.
 pub fn check(workspace: &Workspace, contents: &Contents<'_>, first: &Path) -> Result<Vec<String>> {
-    let copy = Copy::of(workspace)?;
+    let copy = copy(workspace)?;
     let second = workspace.target.join(format!("bulkhead-{VERSION}-again"));
-    write_from(&copy.root(), &workspace.copied_to(&copy.root()), contents, &second)?;
+    write_from(copy.path(), &workspace.copied_to(copy.path()), contents, &second)?;
     differences(first, &second)
 }
 
 /// Returns what differs between the files of two releases, one line each.
 fn differences(first: &Path, second: &Path) -> Result<Vec<String>> {
-    let (ours, theirs) = (checksums(first)?, checksums(second)?);
-    let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
-    let mut differences = Vec::new();
-    for name in names {
-        match (ours.get(name), theirs.get(name)) {
-            (Some(one), Some(other)) if one == other => {}
-            (Some(one), Some(other)) => differences.push(format!("{name} is {one} and {other}")),
-            (Some(_), None) => differences.push(format!("{name} is only in {}", first.display())),
-            (None, _) => differences.push(format!("{name} is only in {}", second.display())),
-        }
-    }
-    Ok(differences)
+    let mut diff = command("diff");
+    // If a file differs, so do the checksums.
+    diff.args(["--brief", "--recursive", "--exclude", CHECKSUMS]).args([first, second]);
+    let found = diff.env("LC_ALL", "C").output().context("start diff")?;
+    ensure!(matches!(found.status.code(), Some(0 | 1)), "diff: {}", String::from_utf8_lossy(&found.stderr));
+    Ok(String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use fs_err as fs;
 
     use super::*;
 
     #[test]
     fn a_file_that_differs_is_named() {
-        let directory = tempfile::tempdir().unwrap();
-        let (first, second) = (directory.path().join("first"), directory.path().join("second"));
-        for (place, files) in [(&first, ["same", "other", "first"]), (&second, ["same", "other", "second"])] {
-            fs::create_dir(place).unwrap();
-            for file in files {
-                let content = if file == "other" { place.to_string_lossy().into_owned() } else { String::new() };
+        let [first, second] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        for (place, own) in [(first.path(), "first"), (second.path(), "second")] {
+            for (file, content) in [("same", ""), ("other", own), (CHECKSUMS, own), (own, "")] {
                 fs::write(place.join(file), content).unwrap();
             }
         }
-        assert_eq!(differences(&first, &first).unwrap(), Vec::<String>::new());
-        let found = differences(&first, &second).unwrap();
-        let starts: Vec<&str> = found.iter().map(|line| line.split(' ').next().unwrap()).collect();
-        assert_eq!(starts, ["first", "other", "second"], "{found:?}");
+        assert_eq!(differences(first.path(), first.path()).unwrap(), Vec::<String>::new());
+        let found = differences(first.path(), second.path()).unwrap();
+        let named = ["first", "other", "second"].map(|file| found.iter().filter(|line| line.contains(file)).count());
+        assert!(found.len() == 3 && named == [1; 3], "{found:?}");
     }
 }

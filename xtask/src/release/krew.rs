@@ -1,9 +1,9 @@
 //! The manifest with which krew installs `kubectl bulkhead` from an archive of the release.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use fs_err as fs;
 
 use super::{VERSION, desktops};
 use crate::checksum::sha256;
@@ -12,60 +12,30 @@ use crate::workspace::Architecture;
 
 const HEAD: &str = "deploy/krew/bulkhead.yaml";
 
-/// A platform, and where the plugin for it is.
-struct Platform {
-    system: &'static str,
-    architecture: &'static str,
-    archive: String,
-    license: String,
-    plugin: String,
-}
-
 /// Writes the manifest for the archives that are in the directory.
 pub fn write(source: &Path, architectures: &[Architecture], directory: &Path) -> Result<()> {
-    let path = source.join(HEAD);
-    let head = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let head = fs::read_to_string(source.join(HEAD))?;
     let mut manifest = format!("{head}  version: v{VERSION}\n  platforms:\n");
-    for platform in architectures.iter().map(linux).chain(Desktop::with(architectures).map(desktop)) {
-        let archive = directory.join(&platform.archive);
-        let content = fs::read(&archive).with_context(|| format!("read {}", archive.display()))?;
-        manifest += &entry(&platform, &sha256(&content));
+    let linux = architectures.iter().map(|architecture| {
+        let name = format!("bulkhead-{VERSION}-linux-{}", architecture.debian());
+        ("linux", *architecture, format!("{name}.tar.gz"), format!("{name}/bin"), PLUGIN.to_owned())
+    });
+    let desktops = Desktop::with(architectures).map(|desktop| {
+        let (name, archive) = desktops::archive(desktop);
+        (desktop.system(), desktop.architecture(), archive, name, desktop.program())
+    });
+    for (system, architecture, archive, place, program) in linux.chain(desktops) {
+        let sha256 = sha256(&fs::read(directory.join(&archive))?);
+        let top = place.split('/').next().unwrap_or(&place);
+        // Where the archive will be published is not known here: its name stands for that, and krew is given the file.
+        manifest += &format!(
+            "  - selector:\n      matchLabels: {{os: {system}, arch: {}}}\n    uri: {archive}\n    \
+             sha256: {sha256}\n    files:\n    - {{from: {place}/{program}, to: .}}\n    \
+             - {{from: {top}/LICENSE, to: .}}\n    bin: {program}\n",
+            architecture.debian()
+        );
     }
-    let path = directory.join(format!("bulkhead-{VERSION}-krew.yaml"));
-    fs::write(&path, manifest).with_context(|| format!("write {}", path.display()))
-}
-
-fn linux(architecture: &Architecture) -> Platform {
-    let name = format!("bulkhead-{VERSION}-linux-{}", architecture.debian());
-    Platform {
-        system: "linux",
-        architecture: architecture.debian(),
-        archive: format!("{name}.tar.gz"),
-        license: format!("{name}/LICENSE"),
-        plugin: format!("{name}/bin/{PLUGIN}"),
-    }
-}
-
-fn desktop(desktop: Desktop) -> Platform {
-    let (name, archive) = desktops::archive(desktop);
-    Platform {
-        system: desktop.system(),
-        architecture: desktop.architecture().debian(),
-        archive,
-        license: format!("{name}/LICENSE"),
-        plugin: format!("{name}/{}", desktop.program()),
-    }
-}
-
-/// Returns where the archive will be published is not known here: its name stands for that, and krew is given the file.
-fn entry(platform: &Platform, sha256: &str) -> String {
-    let Platform { system, architecture, archive, license, plugin } = platform;
-    let program = plugin.rsplit('/').next().unwrap_or(plugin);
-    format!(
-        "  - selector:\n      matchLabels: {{os: {system}, arch: {architecture}}}\n    uri: {archive}\n    \
-         sha256: {sha256}\n    files:\n    - {{from: {plugin}, to: .}}\n    - {{from: {license}, to: .}}\n    \
-         bin: {program}\n"
-    )
+    Ok(fs::write(directory.join(format!("bulkhead-{VERSION}-krew.yaml")), manifest)?)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! What a release is made from: the commit, its date, and a copy of the files.
 
 use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use fs_err as fs;
+use jiff::Timestamp;
 use tempfile::TempDir;
 
 use crate::cache;
@@ -17,10 +18,8 @@ use crate::workspace::Workspace;
 pub struct Origin {
     /// Its hash; `-modified` is appended if the files differ from it.
     pub revision: String,
-    /// Its date in seconds since the epoch: the modification time of all files in the release.
-    pub seconds: u64,
-    /// The same date in the format of RFC 3339.
-    pub date: String,
+    /// Its date: the modification time of all files in the release.
+    pub date: Timestamp,
 }
 
 impl Origin {
@@ -36,8 +35,7 @@ impl Origin {
             Err(_) => git(&["log", "-1", "--format=%ct"])?,
         };
         let seconds = seconds.trim().parse().context("the date is no number of seconds: see SOURCE_DATE_EPOCH")?;
-        let date = capture(command("date").args(["--utc", &format!("--date=@{seconds}"), "+%Y-%m-%dT%H:%M:%SZ"]))?;
-        Ok(Origin { revision, seconds, date: date.trim().to_owned() })
+        Ok(Origin { revision, date: Timestamp::from_second(seconds)? })
     }
 
     /// Returns whether the files are those of the commit.
@@ -46,35 +44,20 @@ impl Origin {
     }
 }
 
-/// A copy of the workspace's files, outside the workspace; it is removed when this value is dropped.
-pub struct Copy {
-    directory: TempDir,
-}
-
-impl Copy {
-    /// Copies the files that git tracks, and new ones that it does not ignore.
-    pub fn of(workspace: &Workspace) -> Result<Self> {
-        let directory = run_directory(&cache::directory("release")?)?;
-        let copy = Copy { directory };
-        let files = capture(git(workspace).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
-        for file in files.split_terminator('\0') {
-            let (from, to) = (workspace.root.join(file), copy.root().join(file));
-            // The file was removed after the last commit.
-            if !from.exists() {
-                continue;
-            }
-            if let Some(parent) = to.parent() {
-                fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
-            }
-            fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+/// A copy of the workspace's files, outside the workspace: those that git tracks, and new ones that it does not ignore. It is
+/// removed when the value is dropped.
+pub fn copy(workspace: &Workspace) -> Result<TempDir> {
+    let copy = run_directory(&cache::directory("release")?)?;
+    let files = capture(git(workspace).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
+    for file in files.split_terminator('\0') {
+        let (from, to) = (workspace.root.join(file), copy.path().join(file));
+        // Else the file was removed after the last commit.
+        if from.exists() {
+            fs::create_dir_all(to.parent().context("a file in no directory")?)?;
+            fs::copy(&from, &to)?;
         }
-        Ok(copy)
     }
-
-    /// Its top directory.
-    pub fn root(&self) -> PathBuf {
-        self.directory.path().join("source")
-    }
+    Ok(copy)
 }
 
 fn git(workspace: &Workspace) -> Command {

@@ -1,10 +1,11 @@
 //! The archive of the programs for one architecture, with everything that is installed along with them.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use fs_err as fs;
+use jiff::Timestamp;
 
 use super::files::files;
 use crate::archive::{Archive, gzip};
@@ -31,7 +32,7 @@ pub fn common(workspace: &Workspace, source: &Path) -> Result<BTreeMap<String, V
     let mut content = BTreeMap::new();
     for file in FILES {
         let path = source.join(file);
-        content.insert(file.to_owned(), fs::read(&path).with_context(|| format!("read {}", path.display()))?);
+        content.insert(file.to_owned(), fs::read(&path)?);
     }
     for directory in DIRECTORIES {
         for (path, bytes) in files(&source.join(directory))? {
@@ -59,18 +60,18 @@ pub fn write(
     workspace: &Workspace,
     architecture: Architecture,
     common: &BTreeMap<String, Vec<u8>>,
-    seconds: u64,
+    date: Timestamp,
     directory: &Path,
 ) -> Result<()> {
     let name = format!("bulkhead-{}-linux-{}", super::VERSION, architecture.debian());
     let mut all: BTreeMap<String, (u32, Vec<u8>)> = BTreeMap::new();
     for path in workspace.built(Selection::Shipped, architecture, Profile::Release)? {
         let program = path.file_name().context("a program without a name")?.to_string_lossy();
-        let content = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let content = fs::read(&path)?;
         all.insert(format!("bin/{program}"), (0o755, content));
     }
     all.extend(common.iter().map(|(path, content)| (path.clone(), (0o644, content.clone()))));
-    let mut archive = Archive::new(seconds);
+    let mut archive = Archive::new(date);
     let mut last = String::new();
     for (path, (mode, content)) in &all {
         // Each directory comes before the first file in it.
@@ -83,6 +84,5 @@ pub fn write(
         archive.file(&format!("{name}/{path}"), *mode, content)?;
         last.clone_from(path);
     }
-    let path = directory.join(format!("{name}.tar.gz"));
-    fs::write(&path, gzip(&archive.finish()?)?).with_context(|| format!("write {}", path.display()))
+    Ok(fs::write(directory.join(format!("{name}.tar.gz")), gzip(&archive.finish()?)?)?)
 }

@@ -1,9 +1,9 @@
 //! The crates in the programs, listed in the CycloneDX format.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
 use super::VERSION;
 use super::origin::Origin;
@@ -26,22 +26,18 @@ pub fn write(source: &Path, architectures: &[Architecture], origin: &Origin, dir
     let desktops = Desktop::with(architectures).map(|one| (one.triple(), one.name(), &PACKAGES[PACKAGES.len() - 1..]));
     for (triple, target, packages) in linux.chain(desktops) {
         let mut cyclonedx = CYCLONEDX.command()?;
-        cyclonedx.arg("cyclonedx").current_dir(source).env("SOURCE_DATE_EPOCH", origin.seconds.to_string());
+        cyclonedx.arg("cyclonedx").current_dir(source).env("SOURCE_DATE_EPOCH", origin.date.as_second().to_string());
         cyclonedx.args(["--format", "json", "--spec-version", "1.5", "--target", triple, "--quiet"]);
         run_quietly(&mut cyclonedx)?;
         for (package, place) in packages {
             let made = source.join(place).join(format!("{package}.cdx.json"));
-            let list = fs::read_to_string(&made).with_context(|| format!("read {}", made.display()))?;
-            let list = without_place(&list, source);
+            let list = fs::read_to_string(&made)?;
+            // The location of the source is part of the ids of our own packages.
+            let list = list.replace(&format!("path+file://{}/", source.display()), "path+file:///");
             ensure!(!list.contains(&*source.to_string_lossy()), "the list of {package} names {}", source.display());
             let path = directory.join(format!("{package}-{VERSION}-{target}.cdx.json"));
-            fs::write(&path, list).with_context(|| format!("write {}", path.display()))?;
+            fs::write(&path, list)?;
         }
     }
     Ok(())
-}
-
-/// Removes the location of the source, which is part of the ids of our own packages.
-fn without_place(list: &str, source: &Path) -> String {
-    list.replace(&format!("path+file://{}/", source.display()), "path+file:///")
 }

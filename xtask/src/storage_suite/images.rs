@@ -3,14 +3,15 @@
 //! Each consists of the programs that the pods call: a shell, the usual tools from Debian's packages, and Kubernetes'
 //! agnhost.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use fs_err as fs;
+use jiff::Timestamp;
+use serde_json::json;
 
 use crate::archive::Archive;
-use crate::checksum::sha256;
+use crate::image;
 use crate::process::{capture, command};
 use crate::vm::files_of_host;
 use crate::workspace::Architecture;
@@ -45,8 +46,7 @@ const LINKS: [(&str, &str); 5] =
 /// Writes an archive for each image into the directory, and returns their paths. The assets contain the suite, which
 /// knows the names of its images.
 pub fn write(assets: &Path, directory: &Path) -> Result<Vec<PathBuf>> {
-    let suite = assets.join("e2e.test");
-    let list = capture(command(&suite).arg("--list-images"))?;
+    let list = capture(command(assets.join("e2e.test")).arg("--list-images"))?;
     STAND_INS.iter().map(|image| image.write(&list, assets, directory)).collect()
 }
 
@@ -54,42 +54,21 @@ impl StandIn {
     fn write(&self, list: &str, assets: &Path, directory: &Path) -> Result<PathBuf> {
         let names = names(list, self.name);
         ensure!(!names.is_empty(), "the suite names no image {}", self.name);
-        let agnhost = match self.agnhost {
-            true => Some(fs::read(assets.join("agnhost")).context("read agnhost")?),
-            false => None,
-        };
+        let agnhost = self.agnhost.then(|| fs::read(assets.join("agnhost"))).transpose()?;
         let path = directory.join(format!("{}.tar", self.name));
-        let archive = self.archive(&names, agnhost).with_context(|| format!("make the image {}", self.name))?;
-        fs::write(&path, archive).with_context(|| format!("write {}", path.display()))?;
+        let command = match self.agnhost {
+            true => json!({ "Entrypoint": ["/agnhost"], "Cmd": ["pause"] }),
+            false => json!({ "Cmd": ["sh"] }),
+        };
+        let config = json!({ "config": command });
+        let archive = image::archive(self.layer(agnhost)?, config, Architecture::host(), &names)
+            .with_context(|| format!("make the image {}", self.name))?;
+        fs::write(&path, archive)?;
         Ok(path)
     }
 
-    /// The archive, in the format of `docker save`, which allows several names for one image.
-    fn archive(&self, names: &[&str], agnhost: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        let layer = self.layer(agnhost)?;
-        let config = json!({
-            "architecture": Architecture::host().debian(),
-            "os": "linux",
-            "config": self.command(),
-            "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))] },
-        });
-        let manifest = json!([{ "Config": "config.json", "RepoTags": names, "Layers": ["layer.tar"] }]);
-        let mut archive = Archive::new(0);
-        archive.file("manifest.json", 0o644, manifest.to_string().as_bytes())?;
-        archive.file("config.json", 0o644, config.to_string().as_bytes())?;
-        archive.file("layer.tar", 0o644, &layer)?;
-        Ok(archive.finish()?)
-    }
-
-    fn command(&self) -> Value {
-        match self.agnhost {
-            true => json!({ "Entrypoint": ["/agnhost"], "Cmd": ["pause"] }),
-            false => json!({ "Cmd": ["sh"] }),
-        }
-    }
-
     fn layer(&self, agnhost: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        let mut layer = Archive::new(0);
+        let mut layer = Archive::new(Timestamp::UNIX_EPOCH);
         for directory in ["etc", "mnt", "opt", "root", "tmp", "usr", "usr/bin", "usr/lib", "usr/lib64", "var"] {
             layer.directory(directory)?;
         }
@@ -97,7 +76,7 @@ impl StandIn {
             layer.symlink(path, target)?;
         }
         for file in files_of_host(self.programs)? {
-            let content = fs::read(&file.source).with_context(|| format!("read {}", file.source.display()))?;
+            let content = fs::read(&file.source)?;
             layer.file(&file.path, 0o755, &content)?;
         }
         layer.symlink("usr/bin/sh", self.shell)?;

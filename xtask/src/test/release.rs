@@ -2,11 +2,11 @@
 
 mod desktops;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
 use super::count::Count;
 use super::transcript::Transcript;
@@ -102,7 +102,7 @@ fn the_programs_archive_is_complete(workspace: &Workspace, directory: &Path, _: 
         "share/man/man8/bulkhead-privhelper.8",
         "share/man/man8/bulkhead-setup.8",
     ] {
-        let length = fs::metadata(unpacked.join(file)).with_context(|| format!("look for {file}"))?.len();
+        let length = fs::metadata(unpacked.join(file))?.len();
         ensure!(length > 0, "{file} is empty");
     }
     Ok(())
@@ -150,7 +150,7 @@ fn the_images_run_on_arm64(workspace: &Workspace, directory: &Path, transcript: 
         let user = if image == "bulkhead-frontend" { USER } else { "0" };
         ensure!(config["config"]["User"] == format!("{user}:{user}"), "{image} runs as {}", config["config"]["User"]);
         let path = scratch.path().join(format!("{image}.layer"));
-        fs::write(&path, layer).with_context(|| format!("write {}", path.display()))?;
+        fs::write(&path, layer)?;
         files.push(path);
     }
     let options = Options { architecture, ..Options::new(files) };

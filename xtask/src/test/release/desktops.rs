@@ -1,10 +1,10 @@
 //! Whether the plugin's archives for macOS and Windows can be used.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
 use super::Transcript;
 use crate::desktop::Desktop;
@@ -24,22 +24,19 @@ pub fn the_plugin_is_in_its_archives(workspace: &Workspace, directory: &Path, _:
         let scratch = run_directory(&workspace.runs())?;
         let (name, file) = archive_of_plugin(desktop);
         let archive = directory.join(&file);
-        let mut unpack = match file.ends_with(".zip") {
-            true => command("python3"),
-            false => command("tar"),
-        };
-        match file.ends_with(".zip") {
-            true => unpack.args(["-m", "zipfile", "--extract"]).arg(&archive).arg("."),
-            false => unpack.arg("-xzf").arg(&archive),
-        };
-        run_quietly(unpack.current_dir(scratch.path()))?;
+        match desktop.is_windows() {
+            true => {
+                run_quietly(command("python3").args(["-m", "zipfile", "--extract"]).arg(&archive).arg(scratch.path()))
+            }
+            false => run_quietly(command("tar").arg("-xzf").arg(&archive).current_dir(scratch.path())),
+        }?;
         let unpacked = scratch.path().join(name);
         let program = unpacked.join(desktop.program());
         for path in [&unpacked.join("LICENSE"), &program] {
-            let length = fs::metadata(path).with_context(|| format!("look for {}", path.display()))?.len();
+            let length = fs::metadata(path)?.len();
             ensure!(length > 0, "{} is empty", path.display());
         }
-        if desktop == Desktop::WindowsAmd64 && Architecture::host() == Architecture::Amd64 {
+        if desktop.is_windows() && Architecture::host() == Architecture::Amd64 {
             start_on_windows(scratch.path(), &unpacked, desktop)?;
         }
     }
@@ -81,7 +78,7 @@ fn start_on_windows(scratch: &Path, unpacked: &Path, desktop: Desktop) -> Result
 /// Makes the library that wine lacks, where Windows looks first: beside the program.
 fn add_to_wine(unpacked: &Path, desktop: Desktop) -> Result<()> {
     let source = unpacked.join("bcryptprimitives.c");
-    fs::write(&source, include_str!("bcryptprimitives.c")).with_context(|| format!("write {}", source.display()))?;
+    fs::write(&source, include_str!("bcryptprimitives.c"))?;
     let zig = Zig::provide()?;
     let mut compile = Command::new(zig.program());
     compile.envs(zig.environment()).args(["cc", "-target", &desktop.zig(), "-shared", "-o", "bcryptprimitives.dll"]);
