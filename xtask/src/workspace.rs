@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::cache;
@@ -126,6 +125,8 @@ pub struct Workspace {
     pub target: PathBuf,
     /// Programs by name, each with its package; this program is left out.
     programs: BTreeMap<String, String>,
+    /// The names of packages, by cargo's ids.
+    packages: BTreeMap<String, String>,
 }
 
 impl Workspace {
@@ -143,21 +144,23 @@ impl Workspace {
         let output = capture(cargo.args(["metadata", "--locked", "--no-deps", "--format-version=1"]))?;
         let metadata: Value = serde_json::from_str(&output).context("parse cargo metadata")?;
         let directory = |name: &str| metadata[name].as_str().map(PathBuf::from).context("cargo metadata lacks paths");
-        let mut programs = BTreeMap::new();
+        let (mut programs, mut packages) = (BTreeMap::new(), BTreeMap::new());
         for package in metadata["packages"].as_array().context("cargo metadata lacks packages")? {
-            let name = package["name"].as_str().unwrap_or_default();
+            let [name, id] = ["name", "id"].map(|key| package[key].as_str().unwrap_or_default().to_owned());
             for target in package["targets"].as_array().into_iter().flatten() {
                 if name != env!("CARGO_PKG_NAME") && is_program(target) {
-                    programs.insert(target["name"].as_str().unwrap_or_default().to_owned(), name.to_owned());
+                    programs.insert(target["name"].as_str().unwrap_or_default().to_owned(), name.clone());
                 }
             }
+            packages.insert(id, name);
         }
-        Ok(Workspace { root: directory("workspace_root")?, target: directory("target_directory")?, programs })
+        let (root, target) = (directory("workspace_root")?, directory("target_directory")?);
+        Ok(Workspace { root, target, programs, packages })
     }
 
     /// A copy of the workspace, with a target directory of its own.
     pub fn copied_to(&self, root: &Path) -> Self {
-        Workspace { root: root.to_owned(), target: root.join("target"), programs: self.programs.clone() }
+        Workspace { root: root.to_owned(), target: root.join("target"), ..self.clone() }
     }
 
     /// The same workspace, built into another directory.
@@ -197,24 +200,21 @@ impl Workspace {
         let mut built = BuiltTests::default();
         for line in output.lines() {
             let message: Value = serde_json::from_str(line).context("parse a message of cargo")?;
-            self.add_artifact(&message, &mut built)?;
+            let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else { continue };
+            let name = target["name"].as_str().context("a program without a name")?;
+            if message["profile"]["test"] == true {
+                let manifest = message["manifest_path"].as_str().map(Path::new).context("a program of no package")?;
+                let directory = manifest.parent().context("a manifest in no directory")?.to_owned();
+                let package = message["package_id"].as_str().and_then(|id| self.packages.get(id));
+                let package = package.context("a program of no package")?.clone();
+                let is_main = name.replace('_', "-") == package;
+                let name = if is_main { package.clone() } else { format!("{package}: {name}") };
+                built.unit_tests.push(TestProgram { package, name, path: path.into(), directory });
+            } else if self.programs.contains_key(name) && is_program(target) {
+                built.programs.push(path.into());
+            }
         }
         Ok(built)
-    }
-
-    fn add_artifact(&self, message: &Value, built: &mut BuiltTests) -> Result<()> {
-        let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else { return Ok(()) };
-        let name = target["name"].as_str().context("a program without a name")?.to_owned();
-        if message["profile"]["test"] == true {
-            let manifest = message["manifest_path"].as_str().map(Path::new).context("a program of no package")?;
-            let directory = manifest.parent().context("a manifest in no directory")?.to_owned();
-            let package = package_name(message["package_id"].as_str().unwrap_or_default()).to_owned();
-            let name = if name.replace('_', "-") == package { package.clone() } else { format!("{package}: {name}") };
-            built.unit_tests.push(TestProgram { package, name, path: path.into(), directory });
-        } else if self.programs.contains_key(&name) && is_program(target) {
-            built.programs.push(path.into());
-        }
-        Ok(())
     }
 
     /// A build that must not change Cargo.lock.
@@ -243,19 +243,9 @@ impl Workspace {
 
     /// Compiler arguments that make a program independent of where it was built: it contains the paths of source files,
     /// for panic messages. If two arguments match a path, the later one applies.
-    fn remapping(&self) -> Result<OsString> {
-        let mut arguments = OsString::new();
-        for (place, name) in
-            [(cargo_home()?, "/cargo"), (self.root.clone(), BUILD), (self.target.clone(), BUILD_TARGET)]
-        {
-            if !arguments.is_empty() {
-                arguments.push("\u{1f}");
-            }
-            arguments.push("--remap-path-prefix=");
-            arguments.push(place);
-            arguments.push(format!("={name}"));
-        }
-        Ok(arguments)
+    fn remapping(&self) -> Result<String> {
+        let places = [(&cargo_home()?, "/cargo"), (&self.root, BUILD), (&self.target, BUILD_TARGET)];
+        Ok(places.map(|(place, name)| format!("--remap-path-prefix={}={name}", place.display())).join("\u{1f}"))
     }
 
     fn selected(&self, selection: Selection) -> Result<Vec<&str>> {
@@ -307,25 +297,10 @@ fn is_program(target: &Value) -> bool {
     target["kind"].as_array().into_iter().flatten().any(|kind| kind == "bin")
 }
 
-/// The package's name in an id such as `path+file:///source/xtask/agent#bulkhead-vm-agent@0.1.0`. The name is omitted
-/// if the directory has the same one.
-fn package_name(id: &str) -> &str {
-    let (path, fragment) = id.rsplit_once('#').unwrap_or(("", id));
-    match fragment.split_once('@') {
-        Some((name, _)) => name,
-        None => path.rsplit('/').next().unwrap_or(path),
-    }
-}
-
 /// Returns where cargo keeps the sources of crates.
 pub fn cargo_home() -> Result<PathBuf> {
-    match (env::var_os("CARGO_HOME"), env::var_os("HOME")) {
-        (Some(home), _) => Ok(PathBuf::from(home)),
-        (None, Some(home)) => Ok(PathBuf::from(home).join(".cargo")),
-        (None, None) => {
-            bail!("neither CARGO_HOME nor HOME says where cargo keeps the source of crates: set one of them")
-        }
-    }
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
+    home.context("neither CARGO_HOME nor HOME says where cargo keeps the source of crates: set one of them")
 }
 
 /// The cargo that is running us.
@@ -336,15 +311,4 @@ pub fn cargo() -> Command {
         command.current_dir(root);
     }
     command
-}
-
-#[cfg(test)]
-mod tests {
-    use super::package_name;
-
-    #[test]
-    fn an_id_names_its_package() {
-        assert_eq!(package_name("path+file:///source/xtask/agent#bulkhead-vm-agent@0.1.0"), "bulkhead-vm-agent");
-        assert_eq!(package_name("path+file:///source/xtask#0.1.0"), "xtask");
-    }
 }
