@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use super::exit_code;
-use crate::go_tool::{CSI_PROVISIONER, CSI_SNAPSHOTTER, GoTool, LOCAL_PATH, SNAPSHOT_CONTROLLER, SNAPSHOT_RESOURCES};
+use crate::go_tool::{CSI_PROVISIONER, CSI_SNAPSHOTTER, LOCAL_PATH, for_snapshots};
 use crate::kubernetes;
 use crate::packages;
 use crate::process::command;
@@ -54,26 +54,19 @@ pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode>
     let mut measure = command("env");
     if arguments.kubernetes {
         measure.env(kubernetes::ASSETS, kubernetes::control_plane(workspace)?);
-        for tool in tools(&arguments.arguments) {
+        measure.envs(for_snapshots(workspace)?);
+        // Another driver's sidecars take minutes to build, and are there for that driver.
+        let other_driver = arguments.arguments.iter().any(|argument| argument.starts_with("--host-path"));
+        let sidecars: &[_] = if other_driver { &[CSI_PROVISIONER, CSI_SNAPSHOTTER] } else { &[] };
+        for tool in [LOCAL_PATH].iter().chain(sidecars) {
             measure.env(tool.variable, tool.provide(workspace)?);
         }
-        measure.env(SNAPSHOT_RESOURCES.variable, SNAPSHOT_RESOURCES.provide(workspace)?);
     }
     measure.arg(programs.path(bench[0]));
     if !arguments.kubernetes {
         measure.arg("--output").arg(workspace.target.join("bench"));
     }
     Ok(exit_code(measure.args(&arguments.arguments).status()?))
-}
-
-/// Returns what a control plane is measured with. Another driver's sidecars take minutes to build, and are there for
-/// that driver.
-fn tools(arguments: &[String]) -> Vec<&'static GoTool> {
-    let mut tools = vec![&LOCAL_PATH, &SNAPSHOT_CONTROLLER];
-    if arguments.iter().any(|argument| argument.starts_with("--host-path")) {
-        tools.extend([&CSI_PROVISIONER, &CSI_SNAPSHOTTER]);
-    }
-    tools
 }
 
 /// Under QEMU, as a load needs both processors. Unless parts are selected, the data path is left out: an emulated

@@ -1,13 +1,13 @@
 //! The programs of a Kubernetes cluster, each from a given directory or built from its release's Go modules.
 
-mod build;
 mod release;
 
-use std::os::unix::fs::symlink;
+use std::env;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, ensure};
+use fs_err as fs;
+use fs_err::os::unix::fs::symlink;
 
 use self::release::Release;
 use crate::workspace::Workspace;
@@ -47,11 +47,11 @@ pub fn control_plane(workspace: &Workspace) -> Result<PathBuf> {
 pub fn older_control_planes(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>> {
     let companions = control_plane(workspace)?.canonicalize()?;
     let with_companions = |release: Release| {
-        let directory = build::provide(&release, &SERVERS)?;
+        let directory = release.provide(&SERVERS)?;
         for (name, _) in COMPANIONS {
             let link = directory.join(name);
             let _ = fs::remove_file(&link);
-            symlink(companions.join(name), &link).with_context(|| format!("make {}", link.display()))?;
+            symlink(companions.join(name), &link)?;
         }
         Ok((release.version, directory))
     };
@@ -72,18 +72,17 @@ fn provide(workspace: &Workspace, programs: &[Program]) -> Result<PathBuf> {
     if let Some(given) = env::var_os(ASSETS) {
         return check_given(PathBuf::from(given), programs);
     }
-    build::provide(&Release::pinned(workspace)?, programs)
+    Release::pinned(workspace)?.provide(programs)
 }
 
 fn check_given(directory: PathBuf, programs: &[Program]) -> Result<PathBuf> {
     let lacks = |name: &&str| !Path::new(&directory).join(name).exists();
     let missing: Vec<&str> = programs.iter().map(|(name, _)| *name).filter(lacks).collect();
-    if !missing.is_empty() {
-        bail!(
-            "{ASSETS} names {}, which lacks {}: add them, or unset it to have all of them built with Go",
-            directory.display(),
-            missing.join(", ")
-        );
-    }
+    ensure!(
+        missing.is_empty(),
+        "{ASSETS} names {}, which lacks {}: add them, or unset it to have all of them built with Go",
+        directory.display(),
+        missing.join(", ")
+    );
     Ok(directory)
 }

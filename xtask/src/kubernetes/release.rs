@@ -1,11 +1,16 @@
 //! Which releases of Kubernetes the tests use: only the Go modules that list their programs say so.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use fs_err as fs;
 
-use crate::workspace::Workspace;
+use super::Program;
+use crate::cache;
+use crate::go::{go, version};
+use crate::process::run;
+use crate::progress::timed;
+use crate::workspace::{Architecture, Workspace};
 
 /// The directory of the repository that contains the modules.
 const MODULES: &str = "tests/control-plane";
@@ -16,11 +21,11 @@ const OLDER: [&str; 2] = ["1.34", "1.32"];
 /// A release that the tests use.
 pub struct Release {
     /// The Go module that pins it.
-    pub module: PathBuf,
+    module: PathBuf,
     /// As shown by `kubectl version`: `v1.36.3`.
     pub version: String,
     /// The release's own toolchain: a later one breaks its API descriptions.
-    pub toolchain: String,
+    toolchain: String,
 }
 
 impl Release {
@@ -36,15 +41,40 @@ impl Release {
 
     fn of(module: PathBuf) -> Result<Self> {
         let file = module.join("go.mod");
-        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-        let version = version(&text).with_context(|| format!("{} requires no k8s.io/kubernetes", file.display()))?;
+        let text = fs::read_to_string(&file)?;
+        let version = version(&text, "k8s.io/kubernetes")
+            .with_context(|| format!("{} requires no k8s.io/kubernetes", file.display()))?;
         let toolchain = text.lines().find_map(|line| line.strip_prefix("toolchain "));
         let toolchain = toolchain.with_context(|| format!("{} names no toolchain", file.display()))?;
         Ok(Release { version: version.to_owned(), toolchain: toolchain.to_owned(), module })
     }
 
+    /// Builds the programs that are not in the user's cache yet, and returns the directory that holds them all. The cache
+    /// outlives the checkout: building takes some minutes.
+    pub fn provide(&self, programs: &[Program]) -> Result<PathBuf> {
+        let Release { module, version, toolchain } = self;
+        let (cache, architecture) = (cache::directory("kubernetes")?, Architecture::host().debian());
+        let directory = cache.join(format!("{version}-{architecture}"));
+        for (name, package) in programs {
+            cache::make_once(directory.join(name), |program| {
+                let mut build = go(&cache)
+                    .context("Kubernetes is built with Go 1.21 or newer, which fetches the version it needs")?;
+                // Test packages are built with another command.
+                match name.ends_with(".test") {
+                    true => build.args(["test", "-c", "-vet=off"]),
+                    false => build.arg("build"),
+                };
+                build.args(["-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", &self.linker_flags()]);
+                build.arg("-o").arg(program).arg(package).current_dir(module);
+                build.env("GOTOOLCHAIN", toolchain).env("GOOS", "linux").env("GOARCH", architecture);
+                timed(format_args!("building {name} of Kubernetes {version} once: some minutes"), || run(&mut build))
+            })?;
+        }
+        Ok(directory)
+    }
+
     /// The version for the linker to write into the programs, which would otherwise call themselves v0.0.0.
-    pub fn linker_flags(&self) -> String {
+    fn linker_flags(&self) -> String {
         let mut numbers = self.version.trim_start_matches('v').split('.');
         let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
         let version = &self.version;
@@ -55,30 +85,5 @@ impl Release {
             );
         }
         flags
-    }
-}
-
-fn version(module: &str) -> Option<&str> {
-    module.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "require").collect();
-        match words[..] {
-            ["k8s.io/kubernetes", version, ..] => Some(version),
-            _ => None,
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::version;
-
-    #[test]
-    fn a_module_tells_its_version() {
-        assert_eq!(version("go 1.26\n\nrequire k8s.io/kubernetes v1.2.3\n"), Some("v1.2.3"));
-        assert_eq!(
-            version("tool (\n\tk8s.io/kubernetes/cmd/kubectl\n)\nrequire (\n\tk8s.io/kubernetes v1.2.4 // x\n)\n"),
-            Some("v1.2.4")
-        );
-        assert_eq!(version("require k8s.io/kubernetes/other v1.2.3"), None);
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 use anyhow::Result;
 
 use crate::directory::run_directory;
-use crate::go_tool::{SNAPSHOT_CONTROLLER, SNAPSHOT_RESOURCES};
+use crate::go_tool::for_snapshots;
 use crate::kubernetes;
 use crate::node::{self, Equipment};
 use crate::programs::Programs;
@@ -33,9 +33,6 @@ pub fn run(
     let mut arguments = vec!["storage-suite".to_owned(), definitions.to_string_lossy().into_owned()];
     arguments.extend(filter.map(str::to_owned));
     let equipment = Equipment { assets, images, memory: MEMORY, disk: DISK, qemu };
-    let (controller, resources) = (SNAPSHOT_CONTROLLER.provide(workspace)?, SNAPSHOT_RESOURCES.provide(workspace)?);
-    node::run(workspace, programs, equipment, &arguments, |program| {
-        program.env(SNAPSHOT_CONTROLLER.variable, controller).env(SNAPSHOT_RESOURCES.variable, resources);
-        run_program(program)
-    })
+    let snapshots = for_snapshots(workspace)?;
+    node::run(workspace, programs, equipment, &arguments, |program| run_program(program.envs(snapshots)))
 }

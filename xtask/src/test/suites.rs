@@ -11,7 +11,7 @@ use super::release;
 use super::step::Step;
 use super::transcript::Transcript;
 use crate::former;
-use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL, SNAPSHOT_CONTROLLER, SNAPSHOT_RESOURCES};
+use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL, for_snapshots};
 use crate::kubernetes;
 use crate::node::{self, Equipment};
 use crate::packages;
@@ -113,9 +113,7 @@ impl Suites<'_> {
     /// A shell in which the suite starts its control plane from these programs.
     fn on_control_plane(&self, assets: &Path) -> Result<Command> {
         let mut shell = command("sh");
-        shell.env(kubernetes::ASSETS, assets);
-        shell.env(SNAPSHOT_CONTROLLER.variable, SNAPSHOT_CONTROLLER.provide(self.workspace)?);
-        shell.env(SNAPSHOT_RESOURCES.variable, SNAPSHOT_RESOURCES.provide(self.workspace)?);
+        shell.env(kubernetes::ASSETS, assets).envs(for_snapshots(self.workspace)?);
         Ok(shell)
     }
 
@@ -171,15 +169,14 @@ impl Suites<'_> {
         }
         arguments.extend(self.filter.clone());
         let since = transcript.counts();
-        let controller = SNAPSHOT_CONTROLLER.provide(self.workspace)?;
-        let resources = SNAPSHOT_RESOURCES.provide(self.workspace)?;
+        let snapshots = for_snapshots(self.workspace)?;
         let status = node::run(
             self.workspace,
             &self.programs,
             Equipment::usual(self.workspace, self.qemu)?,
             &arguments,
             |program| {
-                program.env(SNAPSHOT_CONTROLLER.variable, controller).env(SNAPSHOT_RESOURCES.variable, resources);
+                program.envs(snapshots);
                 if self.everything {
                     program.env(HELM.variable, HELM.provide(self.workspace)?);
                 }
