@@ -21,7 +21,7 @@ mod programs;
 mod progress;
 mod release;
 mod sanity;
-mod storage_suite;
+mod storage_images;
 mod templates;
 mod test;
 mod vm;

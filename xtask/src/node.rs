@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
@@ -43,13 +43,13 @@ impl Equipment {
 }
 
 /// Boots the node and runs the program with these arguments. The node ends when the program does.
-pub fn run(
+pub fn run<T: Send>(
     workspace: &Workspace,
     programs: &Programs,
     equipment: Equipment,
     arguments: &[String],
-    run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
-) -> Result<ExitStatus> {
+    run_program: impl FnOnce(&mut Command) -> Result<T> + Send,
+) -> Result<T> {
     let Equipment { assets, images: more_images, memory, disk, qemu } = equipment;
     let archives = run_directory(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io::{self, BufRead as _, BufReader};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,33 +24,26 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 /// Runs it with our own output streams, and fails unless it succeeds.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("start {}", describe(command)))?;
-    if !status.success() {
-        bail!("{}: {status}", describe(command));
-    }
+    ensure!(status.success(), "{}: {status}", describe(command));
     Ok(())
 }
 
 /// Runs cargo with its output on standard error, except for the line that it has for each crate: a first build has
 /// hundreds, and whoever waits is told how many there were so far.
 pub fn run_cargo(command: &mut Command) -> Result<()> {
-    let (mut crates, mut told, mut output) = (0, Instant::now(), Vec::new());
-    let status = run_with(command, |part| {
-        output.extend_from_slice(part);
-        while let Some(end) = output.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = output.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line);
-            match line.split_whitespace().next() {
-                Some("Compiling") => crates += 1,
-                Some("Downloaded" | "Finished") => {}
-                _ => eprint!("{line}"),
-            }
+    let (mut crates, mut told) = (0, Instant::now());
+    let status = run_with(command, |line| {
+        let line = String::from_utf8_lossy(line);
+        match line.split_whitespace().next() {
+            Some("Compiling") => crates += 1,
+            Some("Downloaded" | "Finished") => {}
+            _ => eprint!("{line}"),
         }
         if told.elapsed() >= NEWS {
             told = Instant::now();
             say(format_args!("{crates} crates have been begun"));
         }
     })?;
-    eprint!("{}", String::from_utf8_lossy(&output));
     ensure!(status.success(), "{}: {status}", describe(command));
     Ok(())
 }
@@ -80,20 +73,19 @@ fn output(command: &mut Command, errors: Stdio) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("read the output of {}", describe(command)))
 }
 
-/// Runs it and passes everything it writes, to standard output or standard error, to the sink.
+/// Runs it and passes each line that it writes, to standard output or standard error, to the sink.
 pub fn run_with(command: &mut Command, mut sink: impl FnMut(&[u8])) -> Result<ExitStatus> {
-    let (mut reader, writer) = io::pipe()?;
+    let (reader, writer) = io::pipe()?;
     let child = command.stdout(writer.try_clone()?).stderr(writer).spawn();
     // The output ends when no process has the write end open any more, and `command` still has it.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = child.with_context(|| format!("start {}", describe(command)))?;
-    let mut buffer = [0; 4096];
-    loop {
-        match reader.read(&mut buffer)? {
-            0 => return Ok(child.wait()?),
-            length => sink(&buffer[..length]),
-        }
+    let (mut reader, mut line) = (BufReader::new(reader), Vec::new());
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        sink(&line);
+        line.clear();
     }
+    Ok(child.wait()?)
 }
 
 /// The command line as a person would type it.

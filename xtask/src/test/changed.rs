@@ -118,7 +118,7 @@ const RULES: &[Rule] = &[
     rule("xtask/src/kubernetes/", XTASK, &[Unit, Kubernetes, Node]),
     rule("xtask/src/node.rs", XTASK, &[Unit, Node]),
     rule("xtask/src/sanity.rs", XTASK, &[Unit, Sanity]),
-    rule("xtask/src/storage_suite/", XTASK, &[Unit, StorageE2e]),
+    rule("xtask/src/storage_images.rs", XTASK, &[Unit, StorageE2e]),
     rule("xtask/src/test/", XTASK, &[Policy, Unit, Host, Xfs]),
     rule("xtask/src/vm/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
 ];

@@ -2,13 +2,12 @@
 //! been faster or slower, so that the other tests say how much.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 use std::time::Duration;
 
-use quick_junit::Report;
+use quick_junit::TestCase;
 
+use super::results;
 use super::step::Step;
 use super::transcript::Notable;
 
@@ -25,16 +24,12 @@ pub struct Former(BTreeMap<(String, String), Duration>);
 impl Former {
     /// Reads them from the file that the run wrote. Without one there is nothing to compare with.
     pub fn read(file: &Path) -> Self {
-        let report = File::open(file).ok().and_then(|file| Report::deserialize(BufReader::new(file)).ok());
-        let suites = report.into_iter().flat_map(|report| report.test_suites);
-        let times = suites.flat_map(|suite| {
-            let step = suite.name.to_string();
-            suite
-                .test_cases
-                .into_iter()
-                .filter_map(move |case| Some(((step.clone(), case.name.to_string()), case.time?)))
-        });
-        Self(times.collect())
+        let mut times = BTreeMap::new();
+        for suite in results::read(file) {
+            let timed = |case: &TestCase| Some(((suite.name.to_string(), case.name.to_string()), case.time?));
+            times.extend(suite.test_cases.iter().filter_map(timed));
+        }
+        Self(times)
     }
 
     /// A line for each test that these steps had, and have no more.

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
 use crate::cargo_tool::FUZZ;
 use crate::packages;
@@ -61,8 +61,7 @@ pub fn fuzz(workspace: &Workspace, word: Option<&str>) -> Result<ExitCode> {
 
 /// The targets with `word` in their names.
 fn targets(seeds: &Path, word: &str) -> Result<Vec<String>> {
-    let entries = fs::read_dir(seeds).with_context(|| format!("list {}", seeds.display()))?;
-    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names = fs::read_dir(seeds)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut all = names.collect::<Result<Vec<_>>>()?;
     all.sort();
     let found: Vec<String> = all.iter().filter(|name| name.contains(word)).cloned().collect();
@@ -89,7 +88,7 @@ fn run(workspace: &Workspace, target: &str, program: &Path, seconds: u64) -> Res
     let place = |part: &str| workspace.target.join("fuzz").join(part).join(target);
     let (corpus, found) = (place("corpus"), place("found"));
     for directory in [&corpus, &found] {
-        fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+        fs::create_dir_all(directory)?;
     }
     let mut fuzz = command(program);
     fuzz.arg(format!("-max_total_time={seconds}")).args(["-timeout=10", "-print_final_stats=1"]);
@@ -99,8 +98,8 @@ fn run(workspace: &Workspace, target: &str, program: &Path, seconds: u64) -> Res
     say(format_args!("{target} for {seconds} s …"));
     let mut seen = Seen::default();
     let mut told = Instant::now();
-    let status = run_with(&mut fuzz, |part| {
-        seen.add(part);
+    let status = run_with(&mut fuzz, |line| {
+        seen.add(String::from_utf8_lossy(line).trim_end());
         if told.elapsed() >= NEWS {
             told = Instant::now();
             say(format_args!("{target}: {}", seen.progress));
@@ -125,7 +124,6 @@ fn run(workspace: &Workspace, target: &str, program: &Path, seconds: u64) -> Res
 /// What a target has printed.
 #[derive(Debug, Default)]
 struct Seen {
-    line: Vec<u8>,
     /// How far it is, in libFuzzer's words.
     progress: String,
     /// The other lines that it printed last.
@@ -135,24 +133,12 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, part: &[u8]) {
-        for byte in part {
-            if *byte == b'\n' {
-                let line = String::from_utf8_lossy(&std::mem::take(&mut self.line)).into_owned();
-                self.add_line(line);
-            } else {
-                self.line.push(*byte);
-            }
-        }
-    }
-
-    fn add_line(&mut self, line: String) {
+    fn add(&mut self, line: &str) {
         // `#4194304	pulse  cov: 461 ft: 1277 corp: 142/6213b lim: 4096 exec/s: 59918 rss: 42Mb`
         if line.starts_with('#') && line.contains("cov: ") {
-            let words = line.split_whitespace().collect::<Vec<_>>();
-            let number = words[0].trim_start_matches('#');
-            let after = |name: &str| Some(*words.get(words.iter().position(|word| *word == name)? + 1)?);
-            let [coverage, features, rate] = ["cov:", "ft:", "exec/s:"].map(|name| after(name).unwrap_or("?"));
+            let after = |name: &str| line.split_once(name)?.1.split_whitespace().next();
+            let [number, coverage, features, rate] =
+                ["#", "cov:", "ft:", "exec/s:"].map(|name| after(name).unwrap_or("?"));
             self.progress = format!("{number} inputs, {rate} a second, coverage {coverage}, {features} features of it");
             return;
         }
@@ -162,7 +148,7 @@ impl Seen {
         if self.last.len() == LAST_WORDS {
             self.last.pop_front();
         }
-        self.last.push_back(line);
+        self.last.push_back(line.to_owned());
     }
 }
 
@@ -173,10 +159,15 @@ mod tests {
     #[test]
     fn what_libfuzzer_prints_is_understood() {
         let mut seen = Seen::default();
-        seen.add(
-            b"INFO: Seed: 7\n#2\tINITED cov: 9 ft: 9 corp: 1/1b exec/s: 0 rss: 30Mb\n#4096\tpulse  cov: 61 ft: 77 ",
-        );
-        seen.add(b"corp: 14/62b lim: 8 exec/s: 2048 rss: 42Mb\nthread panicked\nartifact_prefix='x/'; Test unit written to x/crash-1\n");
+        for line in [
+            "INFO: Seed: 7",
+            "#2\tINITED cov: 9 ft: 9 corp: 1/1b exec/s: 0 rss: 30Mb",
+            "#4096\tpulse  cov: 61 ft: 77 corp: 14/62b lim: 8 exec/s: 2048 rss: 42Mb",
+            "thread panicked",
+            "artifact_prefix='x/'; Test unit written to x/crash-1",
+        ] {
+            seen.add(line);
+        }
         assert_eq!(seen.progress, "4096 inputs, 2048 a second, coverage 61, 77 features of it");
         assert_eq!(seen.input.as_deref(), Some("x/crash-1"));
         assert_eq!(seen.last.len(), 3);

@@ -1,11 +1,11 @@
 //! `--mutants`: cargo-mutants changes the code in small ways, one at a time, and runs the unit tests against each
 //! change. A change that no test notices shows that a test is missing.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use fs_err as fs;
 
 use crate::cargo_tool::MUTANTS;
 use crate::packages;
@@ -63,9 +63,7 @@ pub fn mutants(workspace: &Workspace) -> Result<ExitCode> {
         fs::create_dir_all(&output)?;
         // Its exit code is 2 if changes were missed and 3 if tests timed out. Both are reported below.
         let status = mutants.status().context("start cargo-mutants")?;
-        if !matches!(status.code(), Some(0 | 2 | 3)) {
-            bail!("cargo-mutants: {status}");
-        }
+        ensure!(matches!(status.code(), Some(0 | 2 | 3)), "cargo-mutants: {status}");
         directories.push(output.join("mutants.out"));
     }
     report(&directories)
@@ -75,14 +73,13 @@ fn report(directories: &[PathBuf]) -> Result<ExitCode> {
     let list = |name: &str| -> Result<Vec<String>> {
         let mut lines = Vec::new();
         for directory in directories {
-            let path = directory.join(name).with_extension("txt");
-            let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            let text = fs::read_to_string(directory.join(name).with_extension("txt"))?;
             lines.extend(text.lines().map(str::to_owned));
         }
         Ok(lines)
     };
-    let (caught, missed, timeout) = (list("caught")?, list("missed")?, list("timeout")?);
-    let unviable = list("unviable")?;
+    let [caught, missed, timeout, unviable] = ["caught", "missed", "timeout", "unviable"].map(list);
+    let (caught, missed, timeout, unviable) = (caught?, missed?, timeout?, unviable?);
     for (title, mutants) in [("missed", &missed), ("not ended in time", &timeout)] {
         for mutant in mutants {
             println!("{title}: {mutant}");

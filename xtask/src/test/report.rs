@@ -78,7 +78,8 @@ impl Report {
         steps.sort_by_key(|(step, _)| *step);
         let (file, before) = (directory.join("test-results.xml"), directory.join("test-results-before.xml"));
         name_tests(&steps, &Former::read(&before), is_whole);
-        match results::write(&file, &steps).and_then(|()| results::remember(&before, &steps, is_whole)) {
+        let remember = || if is_whole { results::remember(&before, &steps) } else { Ok(()) };
+        match results::write(&file, &steps).and_then(|()| remember()) {
             Ok(()) => println!("\ntimes and outcomes of all tests: {}", file.display()),
             Err(error) => println!("\nthe tests' times are not written to {}: {error:#}", file.display()),
         }
@@ -120,19 +121,14 @@ fn name_tests(steps: &[(Step, Notable)], former: &Former, is_whole: bool) {
             println!("{:>7.1} s  {}: {name}", time.as_secs_f64(), step.name());
         }
     }
-    let slower = former.slower(steps);
-    if !slower.is_empty() {
-        println!("\nmore than twice as slow as in the run before, compared with the others:");
-    }
-    for line in slower {
-        println!("  {line}");
-    }
     let gone = if is_whole { former.gone(steps) } else { Vec::new() };
-    if !gone.is_empty() {
-        println!("\nin the run before, and not in this one:");
-    }
-    for line in gone {
-        println!("  {line}");
+    for (title, lines) in [
+        ("more than twice as slow as in the run before, compared with the others", former.slower(steps)),
+        ("in the run before, and not in this one", gone),
+    ] {
+        if !lines.is_empty() {
+            println!("\n{title}:\n  {}", lines.join("\n  "));
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Each test's time and outcome, in the format of JUnit, which CI systems show.
 
-use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fs_err::{self as fs, File};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::failures::FailedTest;
@@ -19,17 +19,18 @@ pub fn write(file: &Path, steps: &[(Step, Notable)]) -> Result<()> {
 }
 
 /// Keeps the tests of these steps in a file, with those of the steps that ran before, for a later run to be compared with.
-pub fn remember(file: &Path, steps: &[(Step, Notable)], is_whole: bool) -> Result<()> {
-    if !is_whole {
-        return Ok(());
-    }
+pub fn remember(file: &Path, steps: &[(Step, Notable)]) -> Result<()> {
     let mut all = report(steps);
-    let before = File::open(file).ok().and_then(|file| Report::deserialize(BufReader::new(file)).ok());
-    let others = before.into_iter().flat_map(|before| before.test_suites);
-    let others: Vec<_> =
-        others.filter(|suite| steps.iter().all(|(step, _)| suite.name.as_str() != step.name())).collect();
+    let others = read(file).filter(|suite| steps.iter().all(|(step, _)| suite.name.as_str() != step.name()));
+    let others: Vec<_> = others.collect();
     all.add_test_suites(others);
     all.serialize(File::create(file)?).context("write it")
+}
+
+/// The steps and tests in a file that a run has written, if there is one.
+pub fn read(file: &Path) -> impl Iterator<Item = TestSuite> {
+    let report = File::open(file).ok().and_then(|file| Report::deserialize(BufReader::new(file)).ok());
+    report.into_iter().flat_map(|report| report.test_suites)
 }
 
 fn report(steps: &[(Step, Notable)]) -> Report {

@@ -38,57 +38,37 @@ pub enum Step {
 impl Step {
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Step::Policy => "policy",
-            Step::Unit => "unit",
-            Step::Host => "host",
-            Step::Kubernetes => "kubernetes",
-            Step::OlderKubernetes => "older-kubernetes",
-            Step::Xfs => "xfs",
-            Step::Ext4 => "ext4",
-            Step::Sanity => "sanity",
-            Step::Reboot => "reboot",
-            Step::PowerCut => "power-cut",
-            Step::Systemd => "systemd",
-            Step::Node => "node",
-            Step::StorageE2e => "storage-e2e",
-            Step::Release => "release",
-        }
+        self.name_and_title().0
     }
 
     /// Returns what it tests, as shown in the summary.
     pub fn title(self) -> &'static str {
+        self.name_and_title().1
+    }
+
+    fn name_and_title(self) -> (&'static str, &'static str) {
         match self {
-            Step::Policy => "rules for privileged code",
-            Step::Unit => "unit and property tests",
-            Step::Host => "suite on this host",
-            Step::Kubernetes => "agents on a real control plane",
-            Step::OlderKubernetes => "agents on older control planes",
-            Step::Xfs => "suite in the machine on XFS",
-            Step::Ext4 => "suite in the machine on ext4",
-            Step::Sanity => "csi-sanity in the machine",
-            Step::Reboot => "across a reboot of the machine",
-            Step::PowerCut => "across a power cut of the machine",
-            Step::Systemd => "services in a machine with systemd",
-            Step::Node => "pods on a Kubernetes node",
-            Step::StorageE2e => "Kubernetes' own tests of storage drivers",
-            Step::Release => "release, built twice",
+            Step::Policy => ("policy", "rules for privileged code"),
+            Step::Unit => ("unit", "unit and property tests"),
+            Step::Host => ("host", "suite on this host"),
+            Step::Kubernetes => ("kubernetes", "agents on a real control plane"),
+            Step::OlderKubernetes => ("older-kubernetes", "agents on older control planes"),
+            Step::Xfs => ("xfs", "suite in the machine on XFS"),
+            Step::Ext4 => ("ext4", "suite in the machine on ext4"),
+            Step::Sanity => ("sanity", "csi-sanity in the machine"),
+            Step::Reboot => ("reboot", "across a reboot of the machine"),
+            Step::PowerCut => ("power-cut", "across a power cut of the machine"),
+            Step::Systemd => ("systemd", "services in a machine with systemd"),
+            Step::Node => ("node", "pods on a Kubernetes node"),
+            Step::StorageE2e => ("storage-e2e", "Kubernetes' own tests of storage drivers"),
+            Step::Release => ("release", "release, built twice"),
         }
     }
 
     /// Returns whether it takes part when tests are selected by name, and no step is. The node takes too long to start
     /// for that.
     pub fn takes_filter(self) -> bool {
-        matches!(
-            self,
-            Step::Host
-                | Step::Kubernetes
-                | Step::OlderKubernetes
-                | Step::Xfs
-                | Step::Ext4
-                | Step::Systemd
-                | Step::StorageE2e
-        )
+        self.needs_root() || matches!(self, Step::Xfs | Step::Ext4 | Step::Systemd | Step::StorageE2e)
     }
 
     /// The command that runs one of its tests.

@@ -10,15 +10,16 @@ use super::count::Count;
 use super::release;
 use super::step::Step;
 use super::transcript::Transcript;
+use crate::directory::run_directory;
 use crate::former;
 use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL, for_snapshots};
 use crate::kubernetes;
 use crate::node::{self, Equipment};
 use crate::packages;
-use crate::process::{command, run_with};
+use crate::process::command;
 use crate::programs::Programs;
-use crate::storage_suite;
-use crate::vm::{Machine, Options, Output, Userland};
+use crate::storage_images;
+use crate::vm::{Machine, Options, Userland};
 use crate::workspace::Workspace;
 
 const SUITE: &str = "bulkhead-suite";
@@ -57,7 +58,8 @@ impl Suites<'_> {
                 if let Some(former) = &former {
                     shell.env(former::VARIABLE, former.directory());
                 }
-                self.on_host(&self.line(&self.programs.path(SUITE), "host", "xfs", self.long), &mut shell, transcript)
+                let line = self.line(&self.programs.path(SUITE), "host", "xfs", self.long);
+                transcript.run(shell.args(["-c", &line]))
             }
             Step::Kubernetes => {
                 let mut suite = self.on_control_plane(&kubernetes::control_plane(self.workspace)?)?;
@@ -66,7 +68,8 @@ impl Suites<'_> {
                         suite.env(tool.variable, tool.provide(self.workspace)?);
                     }
                 }
-                self.on_host(&self.line(&self.programs.path(CLUSTER), "host", "xfs", self.long), &mut suite, transcript)
+                let line = self.line(&self.programs.path(CLUSTER), "host", "xfs", self.long);
+                transcript.run(suite.args(["-c", &line]))
             }
             Step::OlderKubernetes => {
                 // What takes long, or needs other programs, is proved on the newest one.
@@ -74,7 +77,7 @@ impl Suites<'_> {
                 let mut sum = Count::default();
                 for (version, assets) in kubernetes::older_control_planes(self.workspace)? {
                     transcript.say(&format!("== Kubernetes {version}"));
-                    sum.add(self.on_host(&line, &mut self.on_control_plane(&assets)?, transcript)?);
+                    sum.add(transcript.run(self.on_control_plane(&assets)?.args(["-c", &line]))?);
                 }
                 Ok(sum)
             }
@@ -86,28 +89,14 @@ impl Suites<'_> {
                 let line = format!("{SANITY} --place vm --pool-fs {}", filesystem(step));
                 count(self.up(machine)?, &line, self.patience(), transcript)
             }
-            Step::Reboot => self.interrupted(self.up(machine)?, Machine::reboot, transcript),
-            Step::PowerCut => self.interrupted(self.up(machine)?, Machine::power_cut, transcript),
+            Step::Reboot => self.interrupted(SUITE, self.up(machine)?, Machine::reboot, transcript),
+            Step::PowerCut => self.interrupted(SUITE, self.up(machine)?, Machine::power_cut, transcript),
             Step::Systemd => self.services(transcript),
             Step::Node => self.node(transcript),
-            Step::StorageE2e => {
-                let since = transcript.counts();
-                let filter = self.filter.as_deref();
-                let status = storage_suite::run(self.workspace, &self.programs, filter, self.qemu, |program| {
-                    run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
-                })?;
-                transcript.verdict(since, status)
-            }
+            Step::StorageE2e => self.storage(transcript),
             Step::Release => release::run(self.workspace, transcript),
             Step::Policy | Step::Unit => anyhow::bail!("{} is not a suite", step.name()),
         }
-    }
-
-    fn on_host(&self, line: &str, shell: &mut Command, transcript: &mut Transcript<'_>) -> Result<Count> {
-        shell.args(["-c", line]);
-        let since = transcript.counts();
-        let status = run_with(shell, |bytes| transcript.push(Output::Stdout, bytes))?;
-        transcript.verdict(since, status)
     }
 
     /// A shell in which the suite starts its control plane from these programs.
@@ -129,14 +118,15 @@ impl Suites<'_> {
         }
     }
 
-    /// The suite's two phases, on both filesystems, with the end of the machine and its restart between them.
+    /// A suite's two phases, with the end of the machine and its restart between them.
     fn interrupted(
         &self,
+        suite: &str,
         machine: &mut Machine,
         interrupt: fn(&mut Machine) -> Result<()>,
         transcript: &mut Transcript<'_>,
     ) -> Result<Count> {
-        let line = |phase| format!("{SUITE} --each-time --place vm --phase {phase}");
+        let line = |phase| format!("{suite} --each-time --place vm --phase {phase}");
         let before = count(machine, &line("before-reboot"), self.patience(), transcript)?;
         interrupt(machine)?;
         let mut sum = count(machine, &line("after-reboot"), self.patience(), transcript)?;
@@ -153,10 +143,7 @@ impl Suites<'_> {
         let line = self.line(Path::new(SERVICES), "vm", "xfs", self.long);
         let mut sum = count(&mut machine, &line, self.patience(), transcript)?;
         if self.filter.is_none() {
-            let line = |phase| format!("{SERVICES} --each-time --place vm --phase {phase}");
-            sum.add(count(&mut machine, &line("before-reboot"), self.patience(), transcript)?);
-            machine.reboot()?;
-            sum.add(count(&mut machine, &line("after-reboot"), self.patience(), transcript)?);
+            sum.add(self.interrupted(SERVICES, &mut machine, Machine::reboot, transcript)?);
         }
         Ok(sum)
     }
@@ -168,22 +155,31 @@ impl Suites<'_> {
             arguments.push("--everything".to_owned());
         }
         arguments.extend(self.filter.clone());
-        let since = transcript.counts();
         let snapshots = for_snapshots(self.workspace)?;
-        let status = node::run(
-            self.workspace,
-            &self.programs,
-            Equipment::usual(self.workspace, self.qemu)?,
-            &arguments,
-            |program| {
-                program.envs(snapshots);
-                if self.everything {
-                    program.env(HELM.variable, HELM.provide(self.workspace)?);
-                }
-                run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
-            },
-        )?;
-        transcript.verdict(since, status)
+        let equipment = Equipment::usual(self.workspace, self.qemu)?;
+        node::run(self.workspace, &self.programs, equipment, &arguments, |program| {
+            program.envs(snapshots);
+            if self.everything {
+                program.env(HELM.variable, HELM.provide(self.workspace)?);
+            }
+            transcript.run(program)
+        })
+    }
+
+    /// Kubernetes' own tests of storage drivers, on such a node.
+    fn storage(&self, transcript: &mut Transcript<'_>) -> Result<Count> {
+        let assets = kubernetes::cluster_with_tests(self.workspace)?;
+        let archives = run_directory(&self.workspace.runs())?;
+        let images = storage_images::write(&assets, archives.path())?;
+        let definitions = self.workspace.root.join("tests/storage-e2e");
+        let mut arguments = vec!["storage-suite".to_owned(), definitions.to_string_lossy().into_owned()];
+        arguments.extend(self.filter.clone());
+        // They grow volumes of one gibibyte and run several tests at a time.
+        let equipment = Equipment { assets, images, memory: 3072, disk: 32 << 10, qemu: self.qemu };
+        let snapshots = for_snapshots(self.workspace)?;
+        node::run(self.workspace, &self.programs, equipment, &arguments, |program| {
+            transcript.run(program.envs(snapshots))
+        })
     }
 
     /// Returns how long a suite may take in a machine.
@@ -217,9 +213,7 @@ fn filesystem(step: Step) -> &'static str {
 
 /// Runs a program in the machine that ends by printing its count.
 fn count(machine: &mut Machine, line: &str, patience: Duration, transcript: &mut Transcript<'_>) -> Result<Count> {
-    let since = transcript.counts();
-    let status = machine.run_with(line, patience, &mut |output, bytes| transcript.push(output, bytes))?;
-    transcript.verdict(since, status)
+    transcript.count(|transcript| machine.run_with(line, patience, &mut |output, bytes| transcript.push(output, bytes)))
 }
 
 /// Makes sure that this host has what the steps need.

@@ -1,7 +1,7 @@
 //! The output of a step, and what is read from it: how many tests passed, what the failed ones said, and how long they
 //! took.
 
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +10,7 @@ use super::count::Count;
 use super::failures::{FailedTest, Failures};
 use super::progress::Progress;
 use super::step::Step;
+use crate::process::run_with;
 use crate::vm::{Output, show};
 
 /// A test and how long it took.
@@ -28,6 +29,7 @@ pub struct Transcript<'a> {
     /// Output to show when the step has ended; `None` if it is shown as it arrives.
     kept: Option<Vec<u8>>,
     line: Vec<u8>,
+    /// Those of the program that runs.
     counts: Vec<Count>,
     times: Vec<TimedTest>,
     failures: Failures,
@@ -45,11 +47,10 @@ pub struct Notable {
 impl<'a> Transcript<'a> {
     /// An empty transcript. If `live`, output is shown as it arrives, otherwise at the end.
     pub fn new(step: Step, progress: &'a Progress, live: bool) -> Self {
-        let kept = if live { None } else { Some(Vec::new()) };
         Transcript {
             step,
             progress,
-            kept,
+            kept: (!live).then(Vec::new),
             line: Vec::new(),
             counts: Vec::new(),
             times: Vec::new(),
@@ -94,24 +95,25 @@ impl<'a> Transcript<'a> {
         self.times.push(TimedTest { time, name });
     }
 
-    /// The count of a program that prints its total last and ended with this status. Its counts start at `since`.
-    pub fn verdict(&self, since: usize, status: ExitStatus) -> Result<Count> {
-        agreed(self.counts.get(since..).and_then(|counts| counts.last()).copied(), status)
+    /// Adds what a program of this host prints, and returns the count that it ends with.
+    pub fn run(&mut self, program: &mut Command) -> Result<Count> {
+        self.count(|transcript| run_with(program, |line| transcript.push(Output::Stdout, line)))
     }
 
-    /// The count of a program that prints one for each of its parts and ended with this status.
-    pub fn verdict_of_parts(&self, since: usize, status: ExitStatus) -> Result<Count> {
-        let parts = self.counts.get(since..).unwrap_or_default().iter().copied();
-        let sum = parts.reduce(|mut sum, count| {
-            sum.add(count);
-            sum
-        });
-        agreed(sum, status)
+    /// Has a program run, which ends with printing its total, and returns that.
+    pub fn count(&mut self, run: impl FnOnce(&mut Self) -> Result<ExitStatus>) -> Result<Count> {
+        self.counts.clear();
+        let status = run(self)?;
+        agreed(self.counts.last().copied(), status)
     }
 
-    /// Returns how many counts there are: the index at which those of the next program start.
-    pub fn counts(&self) -> usize {
-        self.counts.len()
+    /// Adds what a program of this host prints, which counts each of its parts, and returns the sum.
+    pub fn run_parts(&mut self, program: &mut Command) -> Result<Count> {
+        self.counts.clear();
+        let status = run_with(program, |line| self.push(Output::Stdout, line))?;
+        let mut sum = Count::default();
+        self.counts.iter().for_each(|count| sum.add(*count));
+        agreed((!self.counts.is_empty()).then_some(sum), status)
     }
 
     /// Shows the output that was kept back, and returns what to keep of the tests.
@@ -151,26 +153,32 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
+    use crate::process::command;
 
     #[test]
     fn counts_and_times_are_read_from_pieces() {
+        let timed = |time, name: &str| TimedTest { time: Duration::from_millis(time), name: name.to_owned() };
         let progress = Progress::default();
         let mut transcript = Transcript::new(Step::Unit, &progress, false);
-        let mut push = |text: &str| transcript.push(Output::Stdout, text.as_bytes());
-        push("running 3 tests\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; finished in 0.01s\n");
-        push(
+        let pieces = [
+            "running 3 tests\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; finished in 0.01s\n",
             "FAIL! -- 70 Passed | 2 Failed | 1 Pending | 20 Skipped\ntime: 1.50 s theme::test\ntest a::b ... FAILED <2.000s>\nnothing passed",
-        );
-        push("\n5 passed, 1 fa");
-        push("iled\n");
-        let counts = [(3, 0), (70, 2), (5, 1)].map(|(passed, failed)| Count { passed, failed });
-        assert_eq!(transcript.counts, counts);
-        let (good, bad) = (ExitStatus::from_raw(0), ExitStatus::from_raw(256));
-        assert_eq!(transcript.verdict(0, good).unwrap(), counts[2]);
-        assert_eq!(transcript.verdict(2, bad).unwrap(), counts[2]);
-        assert_eq!(transcript.verdict_of_parts(0, good).unwrap(), Count { passed: 78, failed: 3 });
-        assert!(transcript.verdict(3, good).is_err(), "the last program reported nothing");
-        let timed = |time, name: &str| TimedTest { time: Duration::from_millis(time), name: name.to_owned() };
+            "\n5 passed, 1 fa",
+            "iled\n",
+        ];
+        let ended = |transcript: &mut Transcript<'_>, status| {
+            pieces.iter().for_each(|piece| transcript.push(Output::Stdout, piece.as_bytes()));
+            Ok(ExitStatus::from_raw(status))
+        };
+        let last = Count { passed: 5, failed: 1 };
+        assert_eq!(transcript.count(|transcript| ended(transcript, 256)).unwrap(), last);
+        assert_eq!(transcript.counts, [Count { passed: 3, failed: 0 }, Count { passed: 70, failed: 2 }, last]);
         assert_eq!(transcript.times, [timed(1500, "theme::test"), timed(2000, "a::b")]);
+        assert_eq!(
+            transcript.run_parts(command("printf").arg(pieces.concat())).unwrap(),
+            Count { passed: 78, failed: 3 }
+        );
+        assert!(transcript.run(&mut command("true")).is_err(), "the last program reported nothing");
+        assert!(transcript.run(command("sh").args(["-c", "echo 1 passed, 0 failed; exit 3"])).is_err());
     }
 }

@@ -1,12 +1,11 @@
 //! Unit and property tests: runs the test programs that the build has produced.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::count::Count;
 use super::transcript::Transcript;
 use crate::packages;
-use crate::process::{command, run_with};
-use crate::vm::Output;
+use crate::process::command;
 use crate::workspace::{Architecture, TestProgram, cargo};
 
 /// Runs them one after another, and the examples in the documentation. One that fails to run does not keep the others
@@ -15,32 +14,24 @@ pub fn run(programs: &[TestProgram], examples: bool, transcript: &mut Transcript
     ensure!(!programs.is_empty(), "there is no test program to run");
     let mut sum = Count::default();
     let mut broken = Vec::new();
+    let mut add = |name: &str, result: Result<Count>| match result {
+        Ok(count) => sum.add(count),
+        Err(error) => broken.push(format!("{name}: {error}")),
+    };
     for program in programs {
         transcript.say(&format!("== {}", program.name));
         let mut test = command(&program.path);
         test.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
         // Only so does the standard library's harness say how long each test took.
         test.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
-        let since = transcript.counts();
-        let status = run_with(&mut test, |bytes| transcript.push(Output::Stdout, bytes))?;
-        match transcript.verdict(since, status) {
-            Ok(count) => sum.add(count),
-            Err(error) => broken.push(format!("{} {error}", program.name)),
-        }
+        add(&program.name, transcript.run(&mut test));
     }
     if examples {
         let mut test = cargo();
         test.args(["test", "--locked", "--quiet", "--workspace", "--doc", "--target", Architecture::host().triple()]);
-        let since = transcript.counts();
-        let status = run_with(&mut test, |bytes| transcript.push(Output::Stdout, bytes))?;
-        match transcript.verdict_of_parts(since, status) {
-            Ok(count) => sum.add(count),
-            Err(error) => broken.push(format!("examples in the documentation: {error}")),
-        }
+        add("examples in the documentation", transcript.run_parts(&mut test));
     }
-    if !broken.is_empty() {
-        bail!("{} after {sum}", broken.join("; "));
-    }
+    ensure!(broken.is_empty(), "{} after {sum}", broken.join("; "));
     Ok(sum)
 }
 
@@ -55,40 +46,26 @@ pub fn filter_elsewhere(transcript: &mut Transcript<'_>) -> Result<Count> {
     test.args(["test", "--locked", "--quiet", "--package", "bulkhead-privhelper", "--lib", "--target", other.triple()]);
     let runner = format!("CARGO_TARGET_{}_RUNNER", other.triple().replace('-', "_").to_uppercase());
     test.arg("start::filter").env(runner, format!("qemu-{}-static", other.name()));
-    let since = transcript.counts();
-    let status = run_with(&mut test, |bytes| transcript.push(Output::Stdout, bytes))?;
-    transcript.verdict(since, status)
+    transcript.run(&mut test)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
-    use super::*;
-
-    fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(directory)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                files.extend(self::files(&path)?);
-            } else {
-                files.push(path);
-            }
-        }
-        Ok(files)
-    }
+    use fs_err as fs;
+    use walkdir::WalkDir;
 
     /// tests/Cargo.toml says `test = false` for them.
     #[test]
     fn the_suites_hide_no_unit_test() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/src/bin");
-        let files = files(&directory).expect("the programs of the suites");
+        let entries = WalkDir::new(directory).into_iter().map(|entry| entry.expect("the programs of the suites"));
+        let files: Vec<_> = entries.filter(|entry| entry.file_type().is_file()).collect();
         assert!(files.len() > 10, "{files:?}");
         for file in files {
-            let text = fs::read_to_string(&file).expect("a source file");
-            assert!(!text.contains("#[test]"), "{}: put it into the library of the package", file.display());
+            let (text, path) = (fs::read_to_string(file.path()).expect("a source file"), file.path().display());
+            assert!(!text.contains("#[test]"), "{path}: put it into the library of the package");
         }
     }
 }
