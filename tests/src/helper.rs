@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bulkhead_protocol::{
     BlockSize, Bytes, DirectoryMode, Error, ErrorKind, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags,
-    NameHash, PoolStatus, Reply, Request, Response, Socket, TargetPath, Usage, VolumeId, VolumeKind, VolumeSpec,
+    NameHash, Pace, PoolStatus, Reply, Request, Response, Socket, TargetPath, Usage, VolumeId, VolumeKind, VolumeSpec,
     Welcome, decode, encode,
 };
 use rustix::net::{
@@ -89,7 +89,12 @@ impl HelperClient {
     }
 
     /// Sends a request that must be granted.
+    ///
+    /// What a slow machine makes long is asked for again: after some seconds the helper says that it is busy with it.
     pub fn ask(&self, request: &Request) -> Result<Reply> {
+        if matches!(request.row().pace, Pace::Content | Pace::Extents) {
+            return self.ask_patiently(request);
+        }
         self.request(request)?.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind))
     }
 

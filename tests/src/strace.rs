@@ -147,7 +147,15 @@ impl Tracer {
         if self.strace.try_wait()?.is_none() {
             kill_process(Pid::from_child(&self.strace), Signal::TERM)?;
         }
-        self.strace.wait()?;
+        let ended = wait::until(pace::patience(Duration::from_secs(2)), || {
+            ensure!(self.strace.try_wait()?.is_some(), "strace goes on");
+            Ok(())
+        });
+        if ended.is_err() {
+            // It may wait for what was killed when another process was. The kernel lets go of what it follows.
+            self.strace.kill()?;
+            self.strace.wait()?;
+        }
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bulkhead_protocol::Request;
@@ -11,6 +12,7 @@ use bulkhead_protocol::Request;
 use crate::csi::CsiClient;
 use crate::csi::v1::{DeleteSnapshotRequest, DeleteVolumeRequest, NodeUnpublishVolumeRequest};
 use crate::helper::HelperClient;
+use crate::{pace, wait};
 
 /// A call that undoes another one.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +78,12 @@ impl Undo {
         let csi = csi.context("the frontend does not run");
         let done = match self {
             Self::Unpublish(call) => csi.and_then(|csi| Ok(csi.node_unpublish_volume(call.clone()).map(drop)?)),
-            Self::DeleteVolume(call) => csi.and_then(|csi| Ok(csi.delete_volume(call.clone()).map(drop)?)),
+            Self::DeleteVolume(call) => csi.and_then(|csi| {
+                // Whoever else deletes it just now may take long.
+                wait::until(pace::patience(Duration::from_secs(30)), || {
+                    Ok(csi.delete_volume(call.clone()).map(drop)?)
+                })
+            }),
             Self::DeleteSnapshot(call) => csi.and_then(|csi| Ok(csi.delete_snapshot(call.clone()).map(drop)?)),
             Self::Ask(request) => helper.ask_patiently(request).map(drop),
         };

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::{Builder, Runtime};
@@ -32,8 +32,10 @@ macro_rules! calls {
         $($(
             #[doc = concat!("Calls `", stringify!($call), "`.\n\n# Errors\nThe status that the plugin answers with.")]
             pub fn $call(&self, request: $request) -> Result<$reply, Status> {
-                let mut client = $client::new(self.channel.clone());
-                let answer = self.wait(client.$call(request.clone()))?;
+                let answer = self.settled(|| {
+                    let (mut client, request) = ($client::new(self.channel.clone()), request.clone());
+                    async move { client.$call(request).await }
+                })?;
                 let call = (request, answer);
                 $(self.$record(&call.0, &call.1);)?
                 Ok(call.1)
@@ -156,6 +158,22 @@ impl CsiClient {
 
     fn unpublished(&self, call: &NodeUnpublishVolumeRequest, _: &NodeUnpublishVolumeResponse) {
         self.pending.undone(&Undo::Unpublish(call.clone()));
+    }
+
+    /// Calls again while a filesystem is being mounted, as the kubelet does: that takes as long as the disk does.
+    fn settled<T, F>(&self, mut call: impl FnMut() -> F) -> Result<T, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let end = Instant::now() + pace::patience(Duration::from_secs(30));
+        loop {
+            match self.wait(call()) {
+                Err(status) if status.message().contains("is being mounted") && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                answer => return answer,
+            }
+        }
     }
 
     fn wait<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {

@@ -16,14 +16,22 @@ use bulkhead_vm_agent::{Frame, MAX_PAYLOAD, PORT_NAME, PORT_VARIABLE};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process_group, pidfd_open, setrlimit,
+};
 
 /// Our programs first, then the system's own.
 const PATH: &str = "/opt/bulkhead/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn main() -> io::Result<()> {
+    // As the helper's unit does. What the machine boots has as many as an init gets, which are few.
+    let allowed = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { maximum: Some(OPEN_FILES), ..allowed })?;
     Agent::start()?.serve()
 }
+
+/// How many files the programs may have open.
+const OPEN_FILES: u64 = 1 << 20;
 
 struct Agent {
     port: File,
