@@ -23,8 +23,8 @@ use crate::capabilities::EMPTIER;
 use crate::state::layout;
 use crate::sys::capability::{allow, raise};
 use crate::sys::file;
-use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Error as SysError, Result as SysResult};
+use crate::sys::packet::Received;
+use crate::sys::{Errno, Error as SysError, Result as SysResult, packet, walk, xflags};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
@@ -64,11 +64,11 @@ const NEXT_TURN: Duration = Duration::from_millis(1);
 const MOST_PACKETS: usize = 512;
 
 /// Removes what is deleted in the pool, whenever it is woken, in a jail that holds only the pool. It finds by itself
-/// what that is; it does not begin before it is woken for the first time, when the server knows of all of it. Returns
-/// when the server is gone.
-pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
+/// what that is; it does not begin before it is woken for the first time, when the keeper knows of all of it. Returns
+/// when the keeper is gone.
+pub fn run(keeper: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
     let (mut moved, mut unfinished, mut in_place, mut pause) = (0, Unfinished::new(), false, None);
-    while let Some(woken_in_place) = wait(server, pause)? {
+    while let Some(woken_in_place) = wait(keeper, pause)? {
         in_place |= woken_in_place;
         let Ok(names) = find(pool, in_place) else {
             // The pool's status says what is wrong with its filesystem.
@@ -78,7 +78,7 @@ pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
         unfinished.retain(|name, _| names.contains(name));
         (in_place, pause) = (in_place && !names.is_empty(), None);
         for name in names {
-            report(server, &name, Outcome::Begun)?;
+            report(keeper, &name, Outcome::Begun)?;
             let mut tops = unfinished.remove(&name).unwrap_or_default();
             let outcome = match work(pool, &name, &mut moved, &mut tops) {
                 Ok(()) => Outcome::Emptied,
@@ -93,20 +93,20 @@ pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
                 Outcome::Failed(_) => pause = pause.or(Some(RETRY_INTERVAL)),
                 Outcome::Begun | Outcome::Emptied => {}
             }
-            report(server, &name, outcome)?;
+            report(keeper, &name, outcome)?;
         }
     }
     Ok(())
 }
 
 /// Waits to be woken, for so long at most, and returns whether there may be something deleted in its place; `None` when
-/// the server is gone. All packets are received that are there: a tenant may keep one job from ever being finished.
-fn wait(server: &OwnedFd, mut pause: Option<Duration>) -> Result<Option<bool>, String> {
-    let broken = |error: SysError| format!("the emptier cannot receive from the server: {error}");
+/// the keeper is gone. All packets are received that are there: a tenant may keep one job from ever being finished.
+fn wait(keeper: &OwnedFd, mut pause: Option<Duration>) -> Result<Option<bool>, String> {
+    let broken = |error: SysError| format!("the emptier cannot receive from the keeper: {error}");
     let (mut packet, mut in_place) = ([0; 1], false);
     for _ in 0..MOST_PACKETS {
-        socket::set_receive_timeout(server, pause).map_err(broken)?;
-        match socket::receive(server, &mut packet) {
+        packet::set_receive_timeout(keeper, pause).map_err(broken)?;
+        match packet::receive(keeper, &mut packet) {
             Ok(Received::Packet(_)) => {
                 in_place |= packet == [WAKE_IN_PLACE];
                 pause = Some(NEXT_TURN);
@@ -121,17 +121,17 @@ fn wait(server: &OwnedFd, mut pause: Option<Duration>) -> Result<Option<bool>, S
     Ok(Some(in_place))
 }
 
-fn report(server: &OwnedFd, name: &str, outcome: Outcome) -> Result<(), String> {
+fn report(keeper: &OwnedFd, name: &str, outcome: Outcome) -> Result<(), String> {
     let packet =
         bulkhead_protocol::encode(&Report { name: Text::new(name), outcome }).map_err(|error| error.to_string())?;
-    socket::send(server, &packet, None).map_err(|error| format!("the emptier cannot report: {error}"))
+    packet::send(keeper, &packet, None).map_err(|error| format!("the emptier cannot report: {error}"))
 }
 
 /// The names of what is deleted in the pool: by their form, and if some are deleted in place, by the mode that says so.
 /// Only root can write to the pool itself.
 fn find(pool: &OwnedFd, in_place: bool) -> SysResult<Vec<String>> {
     let mut names = Vec::new();
-    file::each_entry(pool, |name| {
+    walk::each_entry(pool, |name| {
         let status = || file::status_at(pool, name).is_ok_and(|status| layout::is_deleted_in_place(&status));
         if let Ok(name) = name.to_str()
             && (layout::is_deleted(name) || in_place && status())
@@ -207,7 +207,7 @@ impl Emptying<'_> {
             let deepest = self.tops.last().cloned();
             let top = deepest.as_deref().unwrap_or(volume);
             // A directory with another project cannot be moved into one whose entries inherit its own project (EXDEV).
-            file::clear_flags(top, file::PROJECT_INHERIT)?;
+            xflags::clear_flags(top, xflags::PROJECT_INHERIT)?;
             match self.empty(top, top, 0) {
                 // The walk through the one before it, or through the volume, finds it again, now empty.
                 Ok(()) if deepest.is_some() => drop(self.tops.pop()),
@@ -218,7 +218,7 @@ impl Emptying<'_> {
     }
 
     fn empty(&mut self, top: &OwnedFd, directory: &OwnedFd, depth: u32) -> SysResult<()> {
-        file::each_entry(directory, |name| match self.remove(top, directory, name, depth) {
+        walk::each_entry(directory, |name| match self.remove(top, directory, name, depth) {
             Err(error) if error.errno != LONG && error.errno != DEEPER => {
                 self.failed.get_or_insert(error.errno);
                 Ok(())
@@ -267,7 +267,7 @@ impl Emptying<'_> {
         loop {
             *self.moved = self.moved.checked_add(1).ok_or(SysError::of(Errno::OVERFLOW))?;
             let to = self.moved.to_string();
-            match file::rename_new(from, name, top, &to) {
+            match walk::rename_new(from, name, top, &to) {
                 // A helper that was killed left it there, or a pod anticipated the name, perhaps a million times.
                 Err(SysError { errno: Errno::EXIST, .. }) => self.pace()?,
                 Err(SysError { errno: Errno::NOENT, .. }) => return Ok(()),
@@ -312,7 +312,7 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
                 FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
                 // Links, fifos, sockets and nodes cannot be opened for that. They can have flags only on a kernel and a
                 // filesystem that can set these by name; otherwise it was the directory's flag.
-                _ => match file::clear_flags_at(parent, name, file::UNREMOVABLE) {
+                _ => match xflags::clear_flags_at(parent, name, xflags::UNREMOVABLE) {
                     Err(SysError { errno: Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY, .. }) => {}
                     other => other?,
                 },
@@ -325,7 +325,7 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
 
 /// Removes immutable and append-only flags.
 fn allow_changes(file: impl AsFd) -> SysResult<()> {
-    file::clear_flags(file, file::UNREMOVABLE)
+    xflags::clear_flags(file, xflags::UNREMOVABLE)
 }
 
 #[cfg(test)]

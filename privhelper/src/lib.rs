@@ -14,15 +14,21 @@ mod bookkeeping;
 mod capabilities;
 mod dispatch;
 mod emptier;
+mod errors;
 mod mounter;
 mod ops;
+mod place;
 pub mod server;
 pub mod start;
 mod state;
 // The only place where `unsafe` is allowed.
 #[allow(unsafe_code)]
 mod sys;
+pub mod threads;
 
 pub use bookkeeping::{limits, log, watch};
-pub use state::{Shape, layout, vol_data};
-pub use sys::{Called, Error as SysError, file, mountinfo, quota};
+pub use place::attributes;
+pub use place::kind::Kind;
+pub use place::{Shape, vol_data};
+pub use state::layout;
+pub use sys::{Called, Error as SysError, file, mountinfo, quota, quotastate, walk, xflags};

@@ -14,8 +14,10 @@ use bulkhead_privhelper::server::{self, Service};
 use bulkhead_privhelper::start::config::{self, Command, Config};
 use bulkhead_privhelper::start::filter::{self, Process};
 use bulkhead_privhelper::start::refusal::{Refusal, Why};
-use bulkhead_privhelper::start::{directory, host, jail, outside, privileges, proof, recover, split, welcome};
-use bulkhead_privhelper::{log, watch};
+use bulkhead_privhelper::start::{
+    directory, host, jail, landlock, outside, privileges, proof, recover, split, welcome,
+};
+use bulkhead_privhelper::{log, threads, watch};
 use nix::sys::signal::{SigSet, Signal};
 
 fn main() -> ExitCode {
@@ -47,21 +49,22 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     let pools = jail::claim_pools(&mut jail, &mut host)?;
     proof::prove(&host, &jail)?;
     let devices = recover::look_at_devices(&host, config.on_violation)?;
-    // Neither does an emptier die of it, before this process has ended.
+    // Neither does another process of this helper die of it, before this one has ended.
     let asked = SigSet::from(Signal::SIGTERM);
     asked.thread_block().map_err(|error| format!("cannot hold back SIGTERM: {error}"))?;
-    let pools = split::split(config, &mut jail, pools)?;
+    let split = split::split(config, jail, pools)?;
     let (listener, _lock) = listener.listen(config)?;
-    privileges::drop_all_but(privileges::SERVER)?;
+    privileges::drop_all_but(privileges::KEEPER)?;
+    landlock::confine(Process::Keeper, &split.directories())?;
     log::begin();
-    server::spawn(log::write_out)?;
-    let (state, mut missing, mounts) = recover::recover(config, host, jail, pools, devices)?;
+    threads::spawn(log::write_out)?;
+    let (state, mut missing, mounts) = recover::recover(config, host, split, devices)?;
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
     recover::take_over(&service)?;
     let gate = server::start(&service)?;
     let to_end = Arc::clone(&service);
-    server::spawn(move || end_when_asked(&to_end, asked))?;
-    filter::install(Process::Server, config.on_violation).map(|()| gate.wait())?;
+    threads::spawn(move || end_when_asked(&to_end, asked))?;
+    filter::install(Process::Keeper, config.on_violation).map(|()| gate.wait())?;
     service_manager.ready(config);
     loop {
         let why = watch(&service.state, &mounts, &mut missing);

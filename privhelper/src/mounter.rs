@@ -1,5 +1,5 @@
 //! The third process of a pool, which is there only if the pool is configured for filesystems in images. It mounts what is
-//! on a loop device, and attaches the mount to nothing: the server, which gets it, places it. So who can make a mount cannot
+//! on a loop device, and attaches the mount to nothing: the placer, which gets it, places it. So who can make a mount cannot
 //! place it, and who can place one cannot make it.
 //!
 //! How long a mount takes is up to whoever wrote to the filesystem: the kernel makes up for what was not finished in it; and
@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::capabilities::MOUNTER;
 use crate::sys::capability::{allow, raise};
-use crate::sys::socket::{self, Received};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process, xfs};
+use crate::sys::packet::Received;
+use crate::sys::socket;
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet, process, xfs};
 
 /// The node in the mounter's root of the loop device with this number.
 pub fn node(number: u32) -> String {
@@ -68,17 +69,17 @@ impl Work {
     }
 }
 
-/// Forks a child for each line that comes, until the server is gone.
-pub fn run(server: &OwnedFd) -> Result<(), String> {
+/// Forks a child for each line that comes, until the placer is gone.
+pub fn run(placer: &OwnedFd) -> Result<(), String> {
     loop {
-        let line = match socket::receive_with_descriptor(server, &mut [0; 1]) {
+        let line = match packet::receive_with_descriptor(placer, &mut [0; 1]) {
             Ok((Received::Packet(_), Some(line))) => line,
             Ok((Received::Closed, None)) => return Ok(()),
             Ok(_) => return Err("the mounter received a packet that is no line".to_owned()),
             Err(SysError { errno: Errno::INTR, .. }) => continue,
-            Err(error) => return Err(format!("the mounter cannot receive from the server: {error}")),
+            Err(error) => return Err(format!("the mounter cannot receive from the placer: {error}")),
         };
-        // Without a child, the server sees the end of the line.
+        // Without a child, the placer sees the end of the line.
         if process::fork().unwrap_or(false) {
             // It sees the end of the mounter by its connection, of which this is another copy.
             let alone = socket::close_all_but(&[line.as_fd()]);
@@ -92,7 +93,7 @@ pub fn run(server: &OwnedFd) -> Result<(), String> {
 /// Whoever asked may have stopped waiting.
 fn serve(line: &OwnedFd) -> SysResult<()> {
     let mut packet = [0; MAX_LENGTH];
-    let (received, root) = socket::receive_with_descriptor(line, &mut packet)?;
+    let (received, root) = packet::receive_with_descriptor(line, &mut packet)?;
     let packet = if let Received::Packet(length) = received { packet.get(..length) } else { None };
     let work = packet.and_then(|packet| bulkhead_protocol::decode(packet).ok()).ok_or(SysError::of(Errno::INVAL));
     let done = work.and_then(|work: Work| work.carry_out(root.as_ref()));
@@ -100,31 +101,31 @@ fn serve(line: &OwnedFd) -> SysResult<()> {
     drop(root);
     let errno = done.as_ref().map_or_else(|error| error.errno.raw_os_error(), |_| 0);
     let mount = done.as_ref().ok().and_then(Option::as_ref);
-    socket::send(line, &errno.to_ne_bytes(), mount.map(AsFd::as_fd))
+    packet::send(line, &errno.to_ne_bytes(), mount.map(AsFd::as_fd))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns what becomes of a mounter whose server sends these, each with a line unless it is not to have one, and ends;
+    /// Returns what becomes of a mounter whose placer sends these, each with a line unless it is not to have one, and ends;
     /// and what is answered over the lines to this packet.
     fn sent(lines: &[bool], packet: &[u8]) -> (Result<(), String>, Vec<Option<i32>>) {
-        let (server, other) = socket::pair().expect("a pair");
+        let (placer, other) = packet::pair().expect("a pair");
         let mut ours = Vec::new();
         for has_line in lines {
-            let (line, end) = socket::pair().expect("a pair");
-            socket::send(&server, b"1", has_line.then(|| end.as_fd())).expect("there is room");
-            socket::send(&line, packet, None).expect("there is room");
+            let (line, end) = packet::pair().expect("a pair");
+            packet::send(&placer, b"1", has_line.then(|| end.as_fd())).expect("there is room");
+            packet::send(&line, packet, None).expect("there is room");
             ours.push(line);
         }
-        drop(server);
+        drop(placer);
         let ended = run(&other);
         // What it has not received is closed with it.
         drop(other);
         let answered = |line: &OwnedFd| {
             let mut answer = [0; 4];
-            match socket::receive_with_descriptor(line, &mut answer) {
+            match packet::receive_with_descriptor(line, &mut answer) {
                 Ok((Received::Packet(4), None)) => Some(i32::from_ne_bytes(answer)),
                 Ok((Received::Closed, None)) | Err(SysError { errno: Errno::CONNRESET, .. }) => None,
                 other => panic!("{other:?}"),
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_gets_an_error_for_what_cannot_be_done() {
+    fn the_placer_gets_an_error_for_what_cannot_be_done() {
         let packet = |work: Work| bulkhead_protocol::encode(&work).expect("it can be encoded");
         for number in [0, 7, 0x8_0000, u32::MAX] {
             let (ended, answers) = sent(&[true], &packet(Work::Mount(number)));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounter_ends_with_its_server_and_at_what_is_no_line() {
+    fn a_mounter_ends_with_its_placer_and_at_what_is_no_line() {
         assert_eq!(sent(&[], &[]), (Ok(()), Vec::new()));
         let (ended, answers) = sent(&[true, false, true], &[0, 0]);
         assert!(ended.is_err_and(|complaint| complaint.contains("no line")));

@@ -6,23 +6,23 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{SyncSender, channel, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{
     Error, Hello, MAX_PACKET, Request, Response, Welcome, decode, decode_request, encode, negotiate,
 };
-use caps::Capability::CAP_SYS_ADMIN;
 
 use crate::audit::{self, Client};
 use crate::bookkeeping::is_held_up;
-use crate::capabilities;
 use crate::dispatch::{Answer, dispatch};
 use crate::log;
 use crate::state::{KEEPERS, MOST_ON_A_FILESYSTEM, Pool, Served, State, busy, invalid};
-use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, capability, process};
+use crate::sys::packet::Received;
+use crate::sys::socket;
+use crate::sys::{Errno, Error as SysError, packet, process};
+use crate::threads;
 
 /// How many connections are served at once, one thread each, besides those whose operations may hang on a pool's
 /// filesystem. A frontend opens up to 16, not counting those that hang; one more is for a health check.
@@ -73,10 +73,12 @@ const fn connections_for(pools: usize) -> usize {
 /// Returns how many descriptors a helper with that many pools may need.
 fn descriptors_for(pools: usize) -> u64 {
     let (per_thread, besides) = DESCRIPTORS;
-    (connections_for(pools) as u64).saturating_add(pools as u64).saturating_mul(per_thread).saturating_add(besides)
+    let by_threads = (connections_for(pools) as u64).saturating_add(pools as u64).saturating_mul(per_thread);
+    by_threads.saturating_add(lines_for(pools) as u64).saturating_add(besides)
 }
 
-/// Allows the process as many descriptors as a helper with that many pools may need, so that none fails for want of one.
+/// Allows the process as many descriptors as it may have, so that none fails for want of one, and none cannot be passed on
+/// because others of the same user have many in flight.
 ///
 /// # Errors
 /// A sentence when it may not have so many.
@@ -86,14 +88,12 @@ pub fn allow_descriptors(pools: usize) -> Result<(), String> {
     allowed.map_err(|error| format!("the limit of open files must be at least {number} (LimitNOFILE=): {error}"))
 }
 
-/// Starts the threads, and returns the gate before which each waits, with a working directory of its own. The seccomp
-/// filter, which is installed after this, allows neither that nor other threads. Who installs it opens the gate: before,
-/// nothing is accepted.
+/// Starts the threads, and returns the gate before which each waits: before it is opened, nothing is accepted.
 ///
 /// # Errors
 /// A sentence when one cannot be started.
 pub fn start(service: &Arc<Service>) -> Result<Arc<Barrier>, String> {
-    let mut threads: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
+    let mut threads: Vec<threads::Work> = Vec::new();
     let (closing, closed) = sync_channel::<OwnedFd>(MOST_CLOSING);
     threads.push(Box::new(move || closed.into_iter().for_each(drop)));
     for _ in 0..KEEPERS {
@@ -111,28 +111,13 @@ pub fn start(service: &Arc<Service>) -> Result<Arc<Barrier>, String> {
         let (own, closing) = (Arc::clone(service), closing.clone());
         threads.push(Box::new(move || work(&own, &closing)));
     }
-    let (report, reports) = channel();
-    let number = threads.len();
-    let gate = Arc::new(Barrier::new(number.saturating_add(1)));
-    for work in threads {
-        let (report, gate) = (report.clone(), Arc::clone(&gate));
-        spawn(move || {
-            let _ = report.send(process::own_working_directory());
-            gate.wait();
-            work();
-        })?;
-    }
-    let reported: SysResult<()> = reports.iter().take(number).collect();
-    reported.map(|()| gate).map_err(|error| format!("cannot unshare a thread's working directory: {error}"))
+    threads::start(threads)
 }
 
-/// Starts one thread.
-///
-/// # Errors
-/// A sentence when that fails.
-pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(work);
-    thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
+/// Returns how many lines to the placer there must be: one for each thread that may ask it for something, and for those of
+/// the start.
+pub fn lines_for(pools: usize) -> usize {
+    connections_for(pools).saturating_add(pools.saturating_mul(2)).saturating_add(KEEPERS).saturating_add(4)
 }
 
 /// Accepts connections and serves them, forever.
@@ -240,7 +225,6 @@ fn end(why: &str) -> ! {
 
 fn finish_deletions(state: &State, pool: &Arc<Pool>) {
     let Ok(Served { deletions, .. }) = &pool.state else { return };
-    let _allowed = capability::allow(capabilities::RELEASE);
     if let Err(error) = deletions.finish(pool, &state.volumes) {
         end(&format!("it cannot go on without the emptier error={error}"));
     }
@@ -248,7 +232,6 @@ fn finish_deletions(state: &State, pool: &Arc<Pool>) {
 
 fn look_for_strays(state: &State, pool: &Arc<Pool>) {
     let (Ok(Served { filesystem, .. }), true) = (&pool.state, pool.has_quotas()) else { return };
-    let _allowed = capability::allow(capabilities::RELEASE);
     loop {
         filesystem.look_for_strays(&state.volumes, pool);
         std::thread::sleep(STRAYS_INTERVAL);
@@ -260,8 +243,8 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     let say = |error: SysError| error.to_string();
     let pid = socket::peer(connection).map_err(say)?.pid;
     let mut buffer = [0; MAX_PACKET];
-    socket::set_send_timeout(connection, PATIENCE).map_err(say)?;
-    socket::set_receive_timeout(connection, Some(PATIENCE)).map_err(say)?;
+    packet::set_send_timeout(connection, PATIENCE).map_err(say)?;
+    packet::set_receive_timeout(connection, Some(PATIENCE)).map_err(say)?;
     let Some(packet) = receive(connection, &mut buffer)? else { return Ok(()) };
     let hello: Hello = decode(packet).map_err(|error| format!("hello: {error}"))?;
     let agreed = negotiate(hello);
@@ -269,7 +252,7 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     send(connection, &welcome, None)?;
     let version = agreed.map_err(|error| error.to_string())?;
     log::info!("a frontend is connected connection={number} pid={pid} version={version}");
-    socket::set_receive_timeout(connection, None).map_err(say)?;
+    packet::set_receive_timeout(connection, None).map_err(say)?;
     while let Some(packet) = receive(connection, &mut buffer)? {
         let (request, call) = decode_request(packet, version).map_err(|error| format!("request: {error}"))?;
         let client = Client { connection: number, pid, call };
@@ -278,7 +261,6 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
         service.counts.requests.fetch_sub(1, SeqCst);
         let (response, descriptor): (Response, _) =
             outcome.map_or_else(|error| (Err(error), None), |(reply, passed)| (reply.at_version(version), passed));
-        let _allowed = capability::allow(capabilities::of(&request));
         send(connection, &response, descriptor)?;
     }
     Ok(())
@@ -317,7 +299,7 @@ fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a 
     loop {
         let packet = match socket::brings_descriptors(connection) {
             Ok(true) => return Err("it sent a file descriptor, which no request carries".to_owned()),
-            Ok(false) => socket::receive(connection, buffer),
+            Ok(false) => packet::receive(connection, buffer),
             Err(error) => Err(error),
         };
         match packet {
@@ -333,12 +315,9 @@ fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a 
 
 fn send(connection: &OwnedFd, value: &impl serde::Serialize, descriptor: Option<OwnedFd>) -> Result<(), String> {
     let packet = encode(value).map_err(|error| format!("reply: {error}"))?;
-    let send = || -> SysResult<()> {
-        // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
-        let _raised = descriptor.as_ref().map(|_| capability::raise(CAP_SYS_ADMIN)).transpose()?;
-        socket::send(connection, &packet, descriptor.as_ref().map(AsFd::as_fd))
-    };
-    send().map_err(|error| format!("reply: {error}"))
+    // What all processes of the same user have in flight counts (unix(7)): hence the limit of open files.
+    let sent = packet::send(connection, &packet, descriptor.as_ref().map(AsFd::as_fd));
+    sent.map_err(|error| format!("reply: {error}"))
 }
 
 #[cfg(test)]

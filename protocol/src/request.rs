@@ -44,15 +44,6 @@ pub enum Pace {
     Device,
 }
 
-/// A capability (capabilities(7)) that carrying out a request may need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Privilege {
-    /// `CAP_SYS_ADMIN`.
-    SysAdmin,
-    /// `CAP_MKNOD`.
-    Mknod,
-}
-
 /// What is known of a request whatever its fields are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -66,17 +57,15 @@ pub struct Row {
     pub pace: Pace,
     /// Whether it changes anything.
     pub changes: bool,
-    /// What the helper may raise to carry it out.
-    pub privileges: &'static [Privilege],
 }
 
 /// The table of requests. A request is one row: its variant, its name, the version that introduced it, what it waits
-/// for, whether it changes anything, what it may raise, and its fields. The types of the fields say the rest: see
+/// for, whether it changes anything, and its fields. The types of the fields say the rest: see
 /// [`Field`](crate::field::Field).
 macro_rules! requests {
     ($(
         $(#[$doc:meta])*
-        $variant:ident $name:literal, since $version:literal, $pace:ident, $effect:ident, [$($privilege:ident),*] {
+        $variant:ident $name:literal, since $version:literal, $pace:ident, $effect:ident {
             $($(#[$field_doc:meta])* $field:ident: $type:ty,)*
         }
     )*) => {
@@ -89,12 +78,12 @@ macro_rules! requests {
 
         impl Request {
             /// All rows, in the order of the variants.
-            pub const ROWS: &'static [Row] = &[$(requests!(@row $variant $name $version $pace $effect $($privilege)*)),*];
+            pub const ROWS: &'static [Row] = &[$(requests!(@row $variant $name $version $pace $effect)),*];
 
             /// Its row.
             pub fn row(&self) -> &'static Row {
                 match self {
-                    $(Self::$variant { .. } => const { &requests!(@row $variant $name $version $pace $effect $($privilege)*) },)*
+                    $(Self::$variant { .. } => const { &requests!(@row $variant $name $version $pace $effect) },)*
                 }
             }
 
@@ -103,14 +92,13 @@ macro_rules! requests {
             }
         }
     };
-    (@row $variant:ident $name:literal $version:literal $pace:ident $effect:ident $($privilege:ident)*) => {
+    (@row $variant:ident $name:literal $version:literal $pace:ident $effect:ident) => {
         Row {
             variant: stringify!($variant),
             name: $name,
             since_version: $version,
             pace: Pace::$pace,
             changes: requests!(@$effect),
-            privileges: &[$(Privilege::$privilege),*],
         }
     };
     (@changes) => { true };
@@ -119,7 +107,7 @@ macro_rules! requests {
 
 requests! {
     /// Creates a volume. One that already exists with the same settings is taken to be the same volume.
-    Create "create", since 1, Disk, changes, [SysAdmin, Mknod] {
+    Create "create", since 1, Disk, changes {
         /// The volume.
         volume: VolumeId,
         /// The pool to create it in.
@@ -128,7 +116,7 @@ requests! {
         spec: VolumeSpec,
     }
     /// Sets a directory volume's quota. A size smaller than the current one is answered with the current one.
-    SetQuota "set-quota", since 1, Disk, changes, [SysAdmin] {
+    SetQuota "set-quota", since 1, Disk, changes {
         /// The volume.
         volume: VolumeId,
         /// The new size.
@@ -137,14 +125,14 @@ requests! {
         inodes: Inodes,
     }
     /// Grows a block volume's image. A size smaller than the current one is answered with the current one.
-    GrowImage "grow-image", since 1, Disk, changes, [SysAdmin] {
+    GrowImage "grow-image", since 1, Disk, changes {
         /// The volume.
         volume: VolumeId,
         /// The new size.
         size: Bytes,
     }
     /// Binds a directory volume, or the directory in a mounted filesystem of a volume, to a target.
-    BindMount "bind-mount", since 1, Prompt, changes, [SysAdmin] {
+    BindMount "bind-mount", since 1, Prompt, changes {
         /// The volume.
         volume: VolumeId,
         /// Where to mount it.
@@ -155,31 +143,31 @@ requests! {
         exclusive: bool,
     }
     /// Undoes this and removes the target.
-    Unmount "unmount", since 1, Prompt, changes, [SysAdmin] {
+    Unmount "unmount", since 1, Prompt, changes {
         /// The volume.
         volume: VolumeId,
         /// Where it is published.
         target: TargetPath,
     }
     /// Attaches a block volume's image to a loop device. Does nothing if it is already attached in the same way.
-    LoopAttach "loop-attach", since 1, Prompt, changes, [SysAdmin, Mknod] {
+    LoopAttach "loop-attach", since 1, Prompt, changes {
         /// The volume.
         volume: VolumeId,
         /// Whether the device refuses writes.
         read_only: bool,
     }
     /// Detaches a block volume's loop device, which no target may still use.
-    LoopDetach "loop-detach", since 1, Device, changes, [SysAdmin, Mknod] {
+    LoopDetach "loop-detach", since 1, Device, changes {
         /// The volume.
         volume: VolumeId,
     }
     /// Makes an attached loop device take on the size of its image, which has grown.
-    LoopResize "loop-resize", since 1, Prompt, changes, [SysAdmin, Mknod] {
+    LoopResize "loop-resize", since 1, Prompt, changes {
         /// The volume.
         volume: VolumeId,
     }
     /// Binds the node of an attached loop device to a target.
-    MakeDevice "make-device", since 1, Prompt, changes, [SysAdmin, Mknod] {
+    MakeDevice "make-device", since 1, Prompt, changes {
         /// The volume.
         volume: VolumeId,
         /// Where to bind it.
@@ -188,85 +176,85 @@ requests! {
         exclusive: bool,
     }
     /// Unmounts a device node from a target and removes the target.
-    RemoveDevice "remove-device", since 1, Prompt, changes, [SysAdmin, Mknod] {
+    RemoveDevice "remove-device", since 1, Prompt, changes {
         /// The volume.
         volume: VolumeId,
         /// Where it is published.
         target: TargetPath,
     }
     /// A volume's settings and how much of it is used.
-    Usage "usage", since 1, Prompt, reads, [SysAdmin] {
+    Usage "usage", since 1, Prompt, reads {
         /// The volume.
         volume: VolumeId,
         /// Where it must be published to be reported; for a block volume, the kubelet's global map path will also do.
         target: Option<TargetPath>,
     }
     /// Volumes in the order of their ids.
-    List "list", since 1, Prompt, reads, [] {
+    List "list", since 1, Prompt, reads {
         /// Begin after this id.
         after: Option<VolumeId>,
         /// The most volumes to return; one packet may hold fewer.
         limit: u16,
     }
     /// Deletes a volume that is not published. Its content is removed in the background.
-    Delete "delete", since 1, Background, changes, [SysAdmin, Mknod] {
+    Delete "delete", since 1, Background, changes {
         /// The volume.
         volume: VolumeId,
     }
     /// Free space and conditions of a pool.
-    PoolStatus "pool-status", since 1, Prompt, reads, [SysAdmin] {
+    PoolStatus "pool-status", since 1, Prompt, reads {
         /// The pool.
         pool: PoolName,
     }
     /// A listening socket, passed with the reply.
-    Listen "listen", since 1, Prompt, changes, [SysAdmin] {
+    Listen "listen", since 1, Prompt, changes {
         /// Which of the two.
         socket: Socket,
     }
     /// Deletes a volume that was never published, and refuses any other. Since version 2.
-    DeleteUnused "delete-unused", since 2, Background, changes, [SysAdmin, Mknod] {
+    DeleteUnused "delete-unused", since 2, Background, changes {
         /// The volume.
         volume: VolumeId,
     }
     /// Records on a volume whose it is. Since version 3.
-    SetOwner "set-owner", since 3, Disk, changes, [SysAdmin] {
+    SetOwner "set-owner", since 3, Disk, changes {
         /// The volume.
         volume: VolumeId,
         /// The note, which replaces an earlier one.
         owner: OwnerRecord,
     }
     /// What is recorded on a volume about whose it is. Since version 3.
-    Owner "owner", since 3, Prompt, reads, [SysAdmin] {
+    Owner "owner", since 3, Prompt, reads {
         /// The volume.
         volume: VolumeId,
     }
     /// Mounts the filesystem in a volume's image, so that it can be bound to targets. Does nothing if it is mounted.
     /// Since version 4.
-    MountFilesystem "mount-filesystem", since 4, Content, changes, [SysAdmin, Mknod] {
+    MountFilesystem "mount-filesystem", since 4, Content, changes {
         /// The volume.
         volume: VolumeId,
     }
     /// Unmounts the filesystem in a volume's image, which no target may still use. Since version 4.
-    UnmountFilesystem "unmount-filesystem", since 4, Content, changes, [SysAdmin, Mknod] {
+    UnmountFilesystem "unmount-filesystem", since 4, Content, changes {
         /// The volume.
         volume: VolumeId,
     }
     /// Grows the image of a volume with a filesystem and, if it is mounted, the filesystem. A size smaller than the
     /// current one is answered with the current one. Since version 4.
-    GrowFilesystem "grow-filesystem", since 4, Content, changes, [SysAdmin, Mknod] {
+    GrowFilesystem "grow-filesystem", since 4, Content, changes {
         /// The volume.
         volume: VolumeId,
         /// The new size of the image.
         size: Bytes,
     }
     /// How many filesystems in images and inodes there are in a pool, and how many there can be. Since version 4.
-    PoolCounts "pool-counts", since 4, Prompt, reads, [] {
+    PoolCounts "pool-counts", since 4, Prompt, reads {
         /// The pool.
         pool: PoolName,
     }
     /// Takes a snapshot of a volume that has an image. One that already exists, of the same volume and with the same
     /// name, is taken to be the same snapshot. Since version 4.
-    CreateSnapshot "create-snapshot", since 4, Extents, changes, [SysAdmin, Mknod] {
+    CreateSnapshot "create-snapshot", since 4, Extents, changes {
         /// The volume.
         volume: VolumeId,
         /// The snapshot.
@@ -275,7 +263,7 @@ requests! {
         name_hash: NameHash,
     }
     /// Creates a volume that begins as a copy of a snapshot, or of another volume. Since version 4.
-    CreateFrom "create-from", since 4, Extents, changes, [SysAdmin, Mknod] {
+    CreateFrom "create-from", since 4, Extents, changes {
         /// The volume.
         volume: VolumeId,
         /// The pool to create it in, which must be that of the source.
@@ -286,12 +274,12 @@ requests! {
         source: VolumeId,
     }
     /// Deletes a snapshot. Its content is removed in the background. Since version 4.
-    DeleteSnapshot "delete-snapshot", since 4, Background, changes, [SysAdmin, Mknod] {
+    DeleteSnapshot "delete-snapshot", since 4, Background, changes {
         /// The snapshot.
         snapshot: VolumeId,
     }
     /// Snapshots in the order of their ids. Since version 4.
-    ListSnapshots "list-snapshots", since 4, Prompt, reads, [] {
+    ListSnapshots "list-snapshots", since 4, Prompt, reads {
         /// Begin after this id.
         after: Option<VolumeId>,
         /// Only those taken of this volume.
@@ -300,13 +288,13 @@ requests! {
         limit: u16,
     }
     /// Where the content of a volume or snapshot comes from. Since version 4.
-    Origin "origin", since 4, Prompt, reads, [] {
+    Origin "origin", since 4, Prompt, reads {
         /// The volume or snapshot.
         volume: VolumeId,
     }
     /// The ranges in which a snapshot may differ from another one of the same pool, or those that hold data. Since
     /// version 4.
-    Delta "delta", since 4, Disk, reads, [] {
+    Delta "delta", since 4, Disk, reads {
         /// The snapshot.
         snapshot: VolumeId,
         /// The one to compare it with; without one, what holds data is reported.
@@ -316,19 +304,19 @@ requests! {
     }
     /// Sets how many inodes a directory volume may use, which may be fewer than before, but not fewer than it uses.
     /// Since version 4.
-    SetInodes "set-inodes", since 4, Disk, changes, [SysAdmin] {
+    SetInodes "set-inodes", since 4, Disk, changes {
         /// The volume.
         volume: VolumeId,
         /// The new limit on inodes.
         inodes: Inodes,
     }
     /// Allocates all of a sparse image, which stays allocated. Since version 4.
-    Allocate "allocate", since 4, Extents, changes, [SysAdmin] {
+    Allocate "allocate", since 4, Extents, changes {
         /// The volume.
         volume: VolumeId,
     }
     /// How much of the image of a volume or snapshot is shared with others. Since version 4.
-    Sharing "sharing", since 4, Disk, reads, [] {
+    Sharing "sharing", since 4, Disk, reads {
         /// The volume or snapshot.
         volume: VolumeId,
         /// The offset at which to begin.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::observe::processes;
 use crate::{pace, wait};
 
 /// How long attaching to many threads may take.
@@ -105,7 +106,7 @@ impl Tracer {
 
     fn disturb(process: i32, call: &str, how: &str) -> Result<Self> {
         let (trace, inject) = (format!("trace={call}"), format!("inject={call}:{how}"));
-        Self::follow_processes(&[process], Path::new("/dev/null"), &["-e", &trace, "-e", &inject])
+        Self::follow_processes(&of_helper(process), Path::new("/dev/null"), &["-e", &trace, "-e", &inject])
     }
 
     /// Follows a thread until the call, and causes the fault there.
@@ -164,6 +165,11 @@ impl Drop for Tracer {
     fn drop(&mut self) {
         let _ = self.let_go();
     }
+}
+
+/// A process, and its placer if it is a helper.
+pub fn of_helper(process: i32) -> Vec<i32> {
+    [process].into_iter().chain(processes::placer(process).ok()).collect()
 }
 
 /// Whether strace has attached to every thread of a process.

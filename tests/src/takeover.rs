@@ -78,6 +78,13 @@ impl Takeover {
         self.registers.rsp.wrapping_sub(ROOM) & !15
     }
 
+    /// The first bytes that were passed to the last call, as they are now.
+    pub fn read(&self, length: usize) -> Result<Vec<u8>> {
+        let mut found = vec![0; length];
+        self.memory.read_exact_at(&mut found, self.address())?;
+        Ok(found)
+    }
+
     /// Makes the thread perform a system call.
     pub fn call(&mut self, number: i64, arguments: &[Argument]) -> Result<Outcome> {
         let mut values = [0_u64; 6];

@@ -11,7 +11,7 @@ use super::create::{check_room, measure};
 use super::grow::grow;
 use super::room::{Measured, Share};
 use crate::state::{Held, broken, busy, failed, lock_in_time, no_space};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, walk};
 
 /// How long one request goes on, give or take a step.
 const PART: Duration = Duration::from_secs(2);
@@ -80,7 +80,7 @@ pub fn fill_holes<T>(
     size: u64,
     mut may_take: impl FnMut(u64) -> SysResult<Option<T>>,
 ) -> SysResult<u64> {
-    while let Some((hole, end)) = file::next_hole(image, from, size)? {
+    while let Some((hole, end)) = walk::next_hole(image, from, size)? {
         let step = end.saturating_sub(hole).min(STEP);
         let Some(_held) = may_take(step)? else { return Ok(hole) };
         rustix::fs::fallocate(image, FallocateFlags::empty(), hole, step).by("fallocate")?;

@@ -10,7 +10,8 @@ use super::limits::{count, too_many_volumes};
 use super::release::charged;
 use super::room::{Measured, Room};
 use crate::state::{Pool, Served, State};
-use crate::sys::quota::{Enforcement, ProjectId};
+use crate::sys::quota::ProjectId;
+use crate::sys::quotastate::Enforcement;
 use crate::sys::{Errno, Result as SysResult};
 
 /// How much more than the limit may be promised before that is a condition: a filesystem takes some space for itself as

@@ -18,7 +18,7 @@ use crate::state::layout::{self, DATA, IMAGE};
 use crate::state::{Held, Kind, Pool, Record, Served, State, Volume, busy, exists, failed, invalid, no_space};
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::quota::ProjectId;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, walk, xflags};
 
 /// What a volume begins as a copy of.
 #[derive(Debug)]
@@ -208,15 +208,17 @@ fn build(
     let name = layout::creating_name(id);
     let outer = layout::open_volume(directory, &name).map_err(cannot("open its directory"))?;
     if let Some(project) = project {
-        file::set_project(&outer, project.0, file::PROJECT_INHERIT).map_err(cannot("set its project id"))?;
+        xflags::set_project(&outer, project.0, xflags::PROJECT_INHERIT).map_err(cannot("set its project id"))?;
     }
-    record.write(&outer).map_err(cannot("write its record"))?;
+    record.write(&served.attributes, &name).map_err(cannot("write its record"))?;
     let size = record.spec.size.get();
     let mut allocated = 0;
     let content = match (record.spec.kind, original) {
         (kind, Some(original)) => {
-            layout::write_origin(&outer, &original.origin).map_err(cannot("write what it is a copy of"))?;
-            let copy = copy_image(&outer, kind, size, &original.image).map_err(cannot("copy the image"))?;
+            layout::write_origin(&served.attributes, &name, &original.origin)
+                .map_err(cannot("write what it is a copy of"))?;
+            let copy =
+                copy_image((served, &name), &outer, kind, size, &original.image).map_err(cannot("copy the image"))?;
             if let VolumeKind::Snapshot { .. } = kind {
                 allocated = copy.allocated;
                 admit(allocated)?;
@@ -235,13 +237,13 @@ fn build(
             content
         }
         (VolumeKind::Image { sparse, .. }, None) => {
-            make_image(&outer, size, sparse, None).map_err(cannot("allocate its image"))?
+            make_image((served, &name), &outer, size, sparse, None).map_err(cannot("allocate its image"))?
         }
         (VolumeKind::Filesystem { sparse, .. }, None) => {
-            make_image(&outer, size, sparse, template::of(size)).map_err(cannot("make its image"))?
+            make_image((served, &name), &outer, size, sparse, template::of(size)).map_err(cannot("make its image"))?
         }
     };
-    file::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
+    walk::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
     Ok((content, allocated))
 }
 
@@ -252,7 +254,13 @@ fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
 
 /// Makes an image, with the beginning of a filesystem in it if there is one. No journal keeps what is written into a file in
 /// order with anything, so that is synced before the volume gets its name.
-fn make_image(outer: impl AsFd, size: u64, sparse: bool, template: Option<&[u8]>) -> SysResult<FileId> {
+fn make_image(
+    (served, name): (&Served, &str),
+    outer: impl AsFd,
+    size: u64,
+    sparse: bool,
+    template: Option<&[u8]>,
+) -> SysResult<FileId> {
     let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
     if sparse {
         rustix::fs::ftruncate(&image, size).by("ftruncate")?;
@@ -260,7 +268,7 @@ fn make_image(outer: impl AsFd, size: u64, sparse: bool, template: Option<&[u8]>
         rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, size).by("fallocate")?;
     }
     if let Some(template) = template {
-        layout::mark_filesystem(&image)?;
+        layout::mark_filesystem(&served.attributes, name)?;
         template::write(&image, template)?;
         file::sync(&image)?;
     }
@@ -269,10 +277,16 @@ fn make_image(outer: impl AsFd, size: u64, sparse: bool, template: Option<&[u8]>
 
 /// Makes an image that shares the blocks of another, and is synced before the volume gets its name. What was allocated there
 /// and never written is a hole here, which is filled unless the volume is sparse.
-fn copy_image(outer: impl AsFd, kind: VolumeKind, size: u64, original: &OwnedFd) -> SysResult<Status> {
+fn copy_image(
+    (served, name): (&Served, &str),
+    outer: impl AsFd,
+    kind: VolumeKind,
+    size: u64,
+    original: &OwnedFd,
+) -> SysResult<Status> {
     let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
     if Kind::has_filesystem(kind) {
-        layout::mark_filesystem(&image)?;
+        layout::mark_filesystem(&served.attributes, name)?;
     }
     rustix::fs::ioctl_ficlone(&image, original).by("FICLONE")?;
     rustix::fs::ftruncate(&image, size).by("ftruncate")?;

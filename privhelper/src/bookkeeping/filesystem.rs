@@ -5,16 +5,15 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{Bytes, Inodes};
-use caps::Capability;
+use bulkhead_protocol::{Bytes, Inodes, PoolName};
 use rustix::fs::OFlags;
 
 use super::cached::Cached;
 use super::room::{Measured, Occupied, ProjectIds, Space, notes};
-use crate::state::{InProgress, Kind, Pool, Volumes, layout, lock};
-use crate::sys::capability::raise;
-use crate::sys::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, process};
+use crate::state::{InProgress, Kind, Placer, Pool, Volumes, layout, lock};
+use crate::sys::quota::{Look, ProjectId, ProjectQuota};
+use crate::sys::quotastate::Enforcement;
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, process, quotastate};
 
 /// The first of the project ids that the kubelet itself uses (its fsquota package).
 pub const KUBELET_PROJECTS: u32 = 1_048_577;
@@ -24,6 +23,8 @@ pub const KUBELET_PROJECTS: u32 = 1_048_577;
 pub struct Filesystem {
     /// Any directory on it, open.
     root: OwnedFd,
+    /// Who reads and sets quotas, by the pool that has this directory.
+    placer: (Arc<Placer>, PoolName),
     facts: Facts,
     /// What keeps other helpers from it: two would promise its room twice.
     _claim: Option<OwnedFd>,
@@ -96,12 +97,12 @@ const XFS_INODE: u64 = 512;
 const MOST_STRAYS: usize = 100_000;
 
 impl Filesystem {
-    /// A filesystem, given one of its directories.
-    pub fn new(root: OwnedFd, facts: Facts, claim: Option<OwnedFd>) -> Self {
+    /// A filesystem, given one of its directories, and who reads and sets quotas in the pool that has it.
+    pub fn new(root: OwnedFd, placer: (Arc<Placer>, PoolName), facts: Facts, claim: Option<OwnedFd>) -> Self {
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Mutex::new(Ok(Strays::default())));
         let projects = ProjectIds::new(facts.project_ids, process::random().unwrap_or_default());
         let (searching, in_progress, allocating) = (Mutex::default(), InProgress::default(), Mutex::default());
-        Self { root, facts, _claim: claim, projects, capacity, strays, searching, in_progress, allocating }
+        Self { root, placer, facts, _claim: claim, projects, capacity, strays, searching, in_progress, allocating }
     }
 
     /// Returns what is known of it.
@@ -146,8 +147,9 @@ impl Filesystem {
             let system = occupied(system.used_bytes, system.used_inodes);
             let strays = occupied(strays.bytes, strays.inodes);
             others = [system, strays, self.quotas()?.1].iter().fold(0, |sum: u64, next| sum.saturating_add(*next));
-            for project in volumes.projects(pool) {
-                let quota = self.quota(project)?;
+            let (placer, name) = &self.placer;
+            let projects: Vec<_> = volumes.projects(pool).into_iter().collect();
+            for quota in placer.quotas(name, self.look(), &projects)? {
                 charged = charged.saturating_add(occupied(quota.used_bytes, quota.used_inodes));
             }
         }
@@ -201,7 +203,7 @@ impl Filesystem {
 
     /// Returns how far quotas are switched on, and how many bytes they take.
     pub fn quotas(&self) -> SysResult<(Enforcement, u64)> {
-        let (enforcement, blocks) = quota::state(&self.root)?;
+        let (enforcement, blocks) = quotastate::state(&self.root)?;
         let block = if self.facts.is_xfs { rustix::fs::fstatvfs(&self.root).by("fstatfs")?.f_frsize } else { 512 };
         Ok((enforcement, blocks.saturating_mul(block)))
     }
@@ -220,20 +222,21 @@ impl Filesystem {
 
     /// Returns what a project uses and may use.
     pub fn quota(&self, project: ProjectId) -> SysResult<ProjectQuota> {
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        quota::get(&self.root, self.look(), project)
+        let (placer, name) = &self.placer;
+        placer.quota(name, self.look(), project)
     }
 
     /// Returns what a project uses and may use, at start, when a frozen filesystem must not keep the others from being
     /// served.
     pub fn quota_at_start(&self, project: ProjectId) -> SysResult<ProjectQuota> {
-        quota::get(&self.root, Look::AtOnce, project)
+        let (placer, name) = &self.placer;
+        placer.quota(name, Look::AtOnce, project)
     }
 
     /// Sets the limits of a project in bytes and inodes; 0 and 0 for no limits.
-    pub fn set_quota(&self, project: ProjectId, (bytes, inodes): (u64, u64)) -> SysResult<()> {
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        quota::set(&self.root, project, bytes, inodes)
+    pub fn set_quota(&self, project: ProjectId, limits: (u64, u64)) -> SysResult<()> {
+        let (placer, name) = &self.placer;
+        placer.set_quota(name, project, limits)
     }
 
     /// Returns what was charged to projects that belong to no volume when it was last looked at.
@@ -257,15 +260,14 @@ impl Filesystem {
     }
 
     fn find_strays(&self, volumes: &Volumes, pool: &Arc<Pool>) -> SysResult<Strays> {
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        let (first, last) = self.facts.project_ids;
+        let ((placer, name), (first, last)) = (&self.placer, self.facts.project_ids);
         let sentinel = ProjectId(last.saturating_add(1));
-        if quota::get(&self.root, self.look(), sentinel)?.is_limited_to((0, 0)) {
-            quota::set(&self.root, sentinel, u64::MAX >> 12, 0)?;
+        if self.quota(sentinel)?.is_limited_to((0, 0)) {
+            self.set_quota(sentinel, (u64::MAX >> 12, 0))?;
         }
         let (mut strays, mut from) = (Strays { more: true, ..Strays::default() }, first);
         for _ in 0..MOST_STRAYS {
-            let found = quota::get_next(&self.root, self.look(), ProjectId(from))?;
+            let found = placer.next_quota(name, self.look(), ProjectId(from))?;
             let Some((project, quota)) = found.filter(|(project, _)| *project < sentinel) else {
                 return Ok(Strays { more: false, ..strays });
             };

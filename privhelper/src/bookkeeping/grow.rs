@@ -7,7 +7,7 @@ use super::create::{check_room, measure};
 use super::filesystem::limits;
 use super::log;
 use super::room::Share;
-use crate::state::{Held, Kind, Record, Served, Volume, failed, invalid, wrong_kind};
+use crate::state::{Held, Kind, Record, Served, Volume, failed, invalid, layout, wrong_kind};
 use crate::sys::{Called, Result as SysResult};
 
 /// Raises a directory volume's quota.
@@ -94,7 +94,8 @@ pub fn grow(
     let new = Record { spec, ..old };
     let apply = |record: Record| -> SysResult<()> {
         limit(served, record.spec, share)?;
-        served.sync(record.write_to(&served.directory, held.id)?)
+        record.write(&served.attributes, held.id.as_str())?;
+        served.sync(layout::open_volume(&served.directory, held.id.as_str())?)
     };
     let (mut record, mut growth) = (new, None);
     let applied = apply(new).inspect_err(|_| {

@@ -1,12 +1,11 @@
 //! Whose a volume is: a note that the frontend leaves on the volume's own directory, beside the record, for whoever
 //! finds the volume when nothing else is left. It is kept, and never interpreted: nothing depends on it.
 
-use bulkhead_protocol::{Error, MAX_OWNER, OwnerRecord, Pace, Reply, VolumeId};
+use bulkhead_protocol::{Error, OwnerRecord, Pace, Reply, VolumeId};
 
+use crate::place::attributes::Attribute;
 use crate::state::{Held, State, failed, layout};
 use crate::sys::{Errno, Error as SysError, Result as SysResult};
-
-const ATTRIBUTE: &str = "trusted.bulkhead.owner";
 
 /// Records whose a volume is.
 pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
@@ -14,7 +13,7 @@ pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
     let (served, value) = (volume.pool.served()?, owner.as_str().as_bytes());
     let write = || {
         let outer = layout::open_volume(&served.directory, held.id.as_str())?;
-        layout::set_attribute(&outer, ATTRIBUTE, value)?;
+        served.attributes.write(layout::entry(held.id.as_str()), Attribute::Owner, value)?;
         served.sync(outer)
     };
     write().map(|()| Reply::Done).map_err(|error| failed("note the owner of volume", held.id, error))
@@ -22,12 +21,11 @@ pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
 
 /// Returns what is recorded about whose a volume is, and whether it may hold data.
 pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    let (seen, mut buffer) = (state.see(id, Pace::Prompt)?, [0_u8; MAX_OWNER]);
+    let seen = state.see(id, Pace::Prompt)?;
     let served = seen.volume.pool.served()?;
-    let mut read = || -> SysResult<_> {
-        let outer = layout::open_volume(&served.directory, id.as_str())?;
-        let value = layout::attribute(outer, ATTRIBUTE, &mut buffer)?;
-        let owner = value.map(|bytes| str::from_utf8(bytes).ok()?.parse().ok());
+    let read = || -> SysResult<_> {
+        let value = served.attributes.read(layout::entry(id.as_str()), Attribute::Owner)?;
+        let owner = value.map(|bytes| str::from_utf8(&bytes).ok()?.parse().ok());
         owner.map(|owner| owner.ok_or(SysError::of(Errno::BADMSG))).transpose()
     };
     let owner = read().map_err(|error| failed("read the owner of volume", id, error))?;

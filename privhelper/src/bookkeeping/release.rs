@@ -11,8 +11,8 @@ use super::room::Share;
 use crate::emptier::{Outcome, Report, WAKE, WAKE_IN_PLACE};
 use crate::log;
 use crate::state::{Deleted, Pool, Served, Volumes, failed, lock};
-use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, file};
+use crate::sys::packet::Received;
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, file, packet};
 
 /// How far the end of a deleted volume has progressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Deletions {
     /// Tells the emptier that there is something to empty, perhaps under a name that it does not know by sight.
     pub fn wake(&self, in_place: bool) {
         let packet = if in_place { WAKE_IN_PLACE } else { WAKE };
-        if socket::send_at_once(&self.emptier, &[packet]).is_err() {
+        if packet::send_at_once(&self.emptier, &[packet]).is_err() {
             // `finish` tries again; or if the emptier is gone, it is about to end the process.
             let mut missed = lock(&self.missed);
             *missed = Some(in_place || *missed == Some(true));
@@ -100,8 +100,8 @@ impl Deletions {
         let mut looked = Instant::now();
         loop {
             let limit = wait(volumes, name, Instant::now());
-            socket::set_receive_timeout(&self.emptier, Some(limit)).map_err(gone)?;
-            match socket::receive(&self.emptier, &mut buffer) {
+            packet::set_receive_timeout(&self.emptier, Some(limit)).map_err(gone)?;
+            match packet::receive(&self.emptier, &mut buffer) {
                 Ok(Received::Packet(length)) => {
                     let report =
                         buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Report>(packet).ok());

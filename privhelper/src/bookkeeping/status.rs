@@ -6,18 +6,18 @@ use bulkhead_protocol::{
     Condition, Error, ErrorKind, Listed, MAX_LISTED, MAX_SNAPSHOTS, Pace, PoolName, PoolStatus, Reply, SIZE_STEP,
     TargetPath, UpTo, Usage, VolumeId, VolumeKind,
 };
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::OFlags;
 
 use super::conditions::{Finding, conditions, hangs};
 use super::create::measure;
 use super::filesystem::limits;
 use super::limits::{count, too_many_volumes};
 use super::room::Room;
-use crate::ops::{Target, snapshot};
+use crate::ops::{shows, snapshot};
 use crate::state::{Kind, Served, State, Volume, failed, invalid, layout};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::quota::ProjectQuota;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
 
 /// A volume's settings and usage. If a target is given, the volume must be published there.
 pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
@@ -42,7 +42,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         let filled = match volume.record.spec.kind {
             VolumeKind::Directory { .. } => fill_in_directory(&mut usage, volume, served, is_same),
             VolumeKind::Image { .. } | VolumeKind::Snapshot { .. } => fill_in_image(&mut usage, id, served),
-            VolumeKind::Filesystem { .. } => fill_in_filesystem(&mut usage, id, volume, served),
+            VolumeKind::Filesystem { .. } => fill_in_filesystem(&mut usage, state, id, volume, served),
         };
         filled.map_err(|error| match error.errno {
             Errno::NOENT => changed(state, id, volume).unwrap_or_else(|| failed("inspect volume", id, error)),
@@ -96,24 +96,29 @@ fn fill_in_image(usage: &mut Usage, id: &VolumeId, served: &Served) -> SysResult
 }
 
 /// What the filesystem in the volume's image says, if it is mounted.
-fn fill_in_filesystem(usage: &mut Usage, id: &VolumeId, volume: &Volume, served: &Served) -> SysResult<()> {
+fn fill_in_filesystem(
+    usage: &mut Usage,
+    state: &State,
+    id: &VolumeId,
+    volume: &Volume,
+    served: &Served,
+) -> SysResult<()> {
     fill_in_image(usage, id, served)?;
     usage.used_bytes = None;
     let not_mountable = |errno: Errno| Condition::NotMountable { errno: errno.raw_os_error() };
     let mut found = volume.unmountable.map(not_mountable);
-    if let (Some(device), Some(mounting)) = (volume.device, &served.mounting)
-        && let Some(root) = mounting.root(device.number)?
+    let pool = &volume.pool.config;
+    if let Some(device) = volume.device.filter(|_| pool.filesystems > 0)
+        && let Some(figures) = state.placer.figures(&pool.name, device.number)?
     {
-        // The figures are in the kernel's memory, and there even after it has shut down.
-        let space = rustix::fs::fstatvfs(&root).by("fstatfs")?;
-        let bytes = |blocks: u64| Some(blocks.saturating_mul(space.f_frsize));
-        usage.used_bytes = bytes(space.f_blocks.saturating_sub(space.f_bfree));
-        usage.available_bytes = bytes(space.f_bavail);
-        usage.used_inodes = Some(space.f_files.saturating_sub(space.f_ffree));
-        usage.available_inodes = Some(space.f_favail);
-        found = match file::status(&root) {
-            Err(SysError { errno: Errno::IO, .. }) => Some(Condition::FilesystemShutDown),
-            root => root.map(|_| None)?,
+        usage.used_bytes = Some(figures.used);
+        usage.available_bytes = Some(figures.free);
+        usage.used_inodes = Some(figures.used_inodes);
+        usage.available_inodes = Some(figures.free_inodes);
+        found = match figures.failure.map(Errno::from_raw_os_error) {
+            None => None,
+            Some(Errno::IO) => Some(Condition::FilesystemShutDown),
+            Some(errno) => return Err(SysError::of(errno)),
         };
     }
     usage.condition = usage.condition.take().or(found);
@@ -128,19 +133,17 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
     if !directory.shape.allows_look(&target.path, volume.kind()) {
         return Err(absent());
     }
-    let opened = Target::open(directory, target);
-    let opened = opened.map_err(|error| if error.kind == ErrorKind::Refused { absent() } else { error })?;
+    let or_absent = |error: Error| if error.kind == ErrorKind::Refused { absent() } else { error };
     let published = match volume.kind() {
         Kind::Directory | Kind::Filesystem => {
             let published = volume.published_at(target);
-            published.is_some()
-                && opened.mount(state, Some(volume))?.is_some_and(|mount| mount.is_of(volume, published))
+            published.is_some() && shows(state, target, volume, published).map_err(or_absent)?
         }
         Kind::Snapshot => false,
         Kind::Block => {
-            let status = opened.status()?.ok_or_else(absent)?;
             let number = volume.device.map(|device| (MAJOR, device.number));
-            status.file_type == FileType::BlockDevice && Some(status.device) == number
+            let looked = state.placer.look(target, None, None).map_err(or_absent)?;
+            looked.device.is_some() && looked.device == number
         }
     };
     if published { Ok(()) } else { Err(absent()) }

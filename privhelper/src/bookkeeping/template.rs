@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, extents, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, extents, file, walk};
 
 /// Each for images of at least so many bytes. A larger filesystem has larger groups: a mount reads each of them.
 const TEMPLATES: [(u64, &[u8]); 3] = [
@@ -65,13 +65,13 @@ pub fn write(image: &OwnedFd, mut template: &[u8]) -> SysResult<()> {
     let (mut begin, mut window) = (0, Vec::new());
     while let Some((offset, bytes)) = next_run(&mut template)? {
         if offset.saturating_sub(begin) >= WINDOW {
-            file::write_at(image, &window, begin)?;
+            walk::write_at(image, &window, begin)?;
             (begin, window) = (offset, Vec::new());
         }
         window.resize(usize::try_from(offset.saturating_sub(begin)).map_err(|_| SysError::of(Errno::BADMSG))?, 0);
         window.extend(bytes);
     }
-    file::write_at(image, &window, begin)
+    walk::write_at(image, &window, begin)
 }
 
 /// Returns whether an image still holds what a template has written, and nothing else. It may have grown since, so any of the
@@ -213,13 +213,13 @@ mod tests {
             for offset in [0, *last, end - 1, end, end + 8] {
                 let mut before = [0; 1];
                 rustix::io::pread(&image, &mut before[..], offset).expect("read");
-                file::write_at(&image, &[before[0] ^ 0x55], offset).expect("written");
+                walk::write_at(&image, &[before[0] ^ 0x55], offset).expect("written");
                 assert_eq!(is_fresh(9), Ok(false), "another byte at {offset}");
-                file::write_at(&image, &before, offset).expect("written");
+                walk::write_at(&image, &before, offset).expect("written");
                 assert_eq!(is_fresh(9), Ok(true), "as before");
             }
             // To the byte.
-            file::write_at(&image, &[1], end + 8).expect("written");
+            walk::write_at(&image, &[1], end + 8).expect("written");
             assert_eq!((is_fresh(8), is_fresh(9)), (Ok(true), Ok(false)));
         }
     }

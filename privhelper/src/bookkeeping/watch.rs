@@ -18,7 +18,7 @@ pub struct Missing {
     /// The directories of pools that are not served, and the mounts on the way to each.
     pub pools: Vec<(PathBuf, Vec<MountIdentity>)>,
     /// Connections to processes that wait for a filesystem to answer, or for another helper to end, and end then; and to
-    /// mounters, without which the helper does not go on.
+    /// the placer, without which the helper does not go on, nor without one of its mounters.
     pub waiting: Vec<OwnedFd>,
 }
 
@@ -40,7 +40,8 @@ pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String
         let (mut shortest, times) = PAUSE;
         state.sockets.retire_lost();
         let answers = answers.unwrap_or(false).then(|| {
-            "a filesystem answers that did not at the start, or another helper or a mounter has ended".to_owned()
+            "a filesystem answers that did not at the start, or another helper, the placer or a mounter has ended"
+                .to_owned()
         });
         match answers.or_else(|| look(state, missing)) {
             Some(why) if !is_held_up(state) => return why,

@@ -1,14 +1,15 @@
 use rustix::fs::Mode;
 
 use super::*;
+use crate::sys::walk;
 
 #[test]
 fn a_search_among_names_that_a_pod_anticipated_ends_with_its_turn() {
-    let everywhere = file::open_at_start(&std::env::temp_dir(), DIRECTORY).expect("a directory");
+    let everywhere = walk::open_at_start(&std::env::temp_dir(), DIRECTORY).expect("a directory");
     let own = format!("bulkhead-emptier-{}", std::process::id());
     // The emptier's next names are 1 to 8.
     for below in (1..=8).map(|name| name.to_string()).chain(["deep/d".to_owned()]) {
-        file::make_directories(everywhere.as_fd(), &format!("{own}/{below}"), Mode::RWXU).expect("a directory");
+        walk::make_directories(everywhere.as_fd(), &format!("{own}/{below}"), Mode::RWXU).expect("a directory");
     }
     let top = file::open(&everywhere, &*own, DIRECTORY).expect("the top");
     let deep = file::open(&top, "deep", DIRECTORY).expect("a directory that is too deep");

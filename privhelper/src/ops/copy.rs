@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use super::filesystem::{check_growth, check_mark, write_out};
 use crate::bookkeeping::{Original, check_filesystem, make};
 use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
-use crate::sys::{Result as SysResult, extents, file};
+use crate::sys::{Result as SysResult, extents, file, xflags};
 
 /// Takes a snapshot of a volume. If it already exists, nothing is done, whatever has become of the volume.
 pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash) -> Result<Reply, Error> {
@@ -150,7 +150,7 @@ fn copy(
         )));
     }
     let image = source.open_content(OFlags::RDONLY)?;
-    check_mark(id, volume, &image)?;
+    check_mark(id, volume)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let origin = Origin {
         source: id.clone(),
@@ -162,7 +162,7 @@ fn copy(
     prepared.and_then(|()| make(held, &mut original)).inspect_err(|_| {
         if let Some(before) = before.filter(|_| held.known().is_none()) {
             // If this fails, the image takes up no more than it would otherwise.
-            let _ = file::set_attributes(&original.image, before);
+            let _ = xflags::set_attributes(&original.image, before);
         }
     })
 }
@@ -171,11 +171,11 @@ fn copy(
 fn prepare(source: &Held<'_>, volume: &Volume, image: &OwnedFd, before: &mut Option<fsxattr>) -> Result<(), Error> {
     let (id, pool) = (source.id, &volume.pool);
     let mut prepare = || -> SysResult<_> {
-        let extents = || file::attributes(image).map(|found| u64::from(found.fsx_nextents));
+        let extents = || xflags::attributes(image).map(|found| u64::from(found.fsx_nextents));
         let mut found = extents()?;
         if found <= pool.config.extents {
-            *before = file::set_copy_unit(image)?;
-            flush(source.state, volume, image)?;
+            *before = xflags::set_copy_unit(image)?;
+            flush(source, volume, image)?;
             // What is written out now may be in very many more.
             found = extents()?;
         }
@@ -194,11 +194,11 @@ fn prepare(source: &Held<'_>, volume: &Volume, image: &OwnedFd, before: &mut Opt
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.
-fn flush(state: &State, volume: &Volume, image: &OwnedFd) -> SysResult<()> {
+fn flush(source: &Held<'_>, volume: &Volume, image: &OwnedFd) -> SysResult<()> {
     match (volume.device, volume.kind()) {
         (None, _) => Ok(()),
-        (Some(_), Kind::Filesystem) => write_out(volume, image),
-        (Some(device), _) => file::sync(state.loops.open_existing(device.number)?),
+        (Some(_), Kind::Filesystem) => write_out(source.state, source.id, volume, image),
+        (Some(device), _) => file::sync(source.state.loops.open_existing(device.number)?),
     }
 }
 

@@ -7,7 +7,7 @@ use super::loops::{check_unknown_detached, detach};
 use super::target::{check_unknown_unmounted, check_unpublished};
 use crate::bookkeeping::{put_back, template};
 use crate::state::{Held, Kind, failed, layout, refused};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, walk};
 
 /// Which volumes a request may delete, of those that are published nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ fn is_empty(held: &Held<'_>) -> Result<bool, Error> {
         // What it holds from the beginning is no tenant's.
         Kind::Filesystem => template::is_fresh(&held.open_content(OFlags::RDONLY)?).map_err(fail),
         Kind::Block | Kind::Snapshot => {
-            file::next_data(held.open_content(OFlags::RDONLY)?, 0).map(|data| data.is_none()).map_err(fail)
+            walk::next_data(held.open_content(OFlags::RDONLY)?, 0).map(|data| data.is_none()).map_err(fail)
         }
     }
 }

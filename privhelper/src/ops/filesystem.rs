@@ -4,21 +4,20 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use bulkhead_protocol::{
-    BlockSize, Bytes, DirectoryMode, Error, ErrorKind, Pace, Reply, VolumeId, VolumeKind, VolumeSpec,
-};
-use rustix::fs::{Mode, OFlags};
+use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Pace, Reply, VolumeId, VolumeKind};
+use rustix::fs::OFlags;
 
 use super::loops::{attach, attached, detach, record_numbers};
 use super::use_first;
 use crate::bookkeeping::{grow_image, template};
 use crate::log;
 use crate::mounter::Work;
-use crate::state::layout::{self, DATA};
+use crate::place::wire::{Figures, OnFilesystem};
+use crate::state::layout;
 use crate::state::{
-    Device, Held, Kind, Mounting, Pool, Served, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
+    Attributes, Device, Held, Kind, Pool, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
 };
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult};
 
 /// Mounts the filesystem in a volume's image.
 pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {
@@ -28,9 +27,9 @@ pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {
 
 /// Grows the image of a volume and, if it is mounted, the filesystem in it.
 pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> {
-    let (volume, served) = held.existing(Kind::Filesystem)?;
+    let (volume, _) = held.existing(Kind::Filesystem)?;
     // Before anything is grown.
-    mounting(&held, served)?;
+    check_configured(&held)?;
     let image = held.open_content(OFlags::RDONLY)?;
     check_growth(held.id, &image, volume.record.spec.size, size)?;
     if !volume.published.is_empty() || volume.device.is_some() {
@@ -40,7 +39,7 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
     }
     let (id, (volume, _)) = (held.id, held.existing(Kind::Filesystem)?);
     let (pool, wanted) = (volume.pool.clone(), size.max(volume.record.spec.size));
-    let mounted = Mounted::of(&pool, volume, &image).map_err(|error| cannot_grow(id, error))?;
+    let mounted = Mounted::of(held.state, id, &pool, volume, &image).map_err(|error| cannot_grow(id, error))?;
     if let Some(mounted) = mounted.as_ref().filter(|_| !is_grown(&image, wanted)) {
         // One that its pod has frozen would keep a growth waiting.
         mounted.settle().map_err(|error| cannot_grow(id, error))?;
@@ -75,8 +74,9 @@ pub fn check_growth(id: &VolumeId, image: &OwnedFd, from: Bytes, to: Bytes) -> R
 
 /// Checks that the image of a volume is marked if a filesystem was made in it, before that is mounted, or copied into one
 /// that is: the number of its inode, which was compared, may be that of another file by now.
-pub fn check_mark(id: &VolumeId, volume: &Volume, image: &OwnedFd) -> Result<(), Error> {
-    let is_marked = layout::is_filesystem(image).map_err(|error| failed("inspect the image of volume", id, error))?;
+pub fn check_mark(id: &VolumeId, volume: &Volume) -> Result<(), Error> {
+    let is_marked = layout::is_filesystem(&volume.pool.served()?.attributes, id.as_str());
+    let is_marked = is_marked.map_err(|error| failed("inspect the image of volume", id, error))?;
     if is_marked == Kind::has_filesystem(volume.record.spec.kind) {
         return Ok(());
     }
@@ -88,8 +88,8 @@ pub fn check_mark(id: &VolumeId, volume: &Volume, image: &OwnedFd) -> Result<(),
 
 /// Brings to the image of a volume all that the kernel has of the filesystem in it, so that a copy can be mounted: also a
 /// growth that may not have been brought to it.
-pub fn write_out(volume: &Volume, image: &OwnedFd) -> SysResult<()> {
-    let Some(mounted) = Mounted::of(&volume.pool, volume, image)? else {
+pub fn write_out(state: &State, id: &VolumeId, volume: &Volume, image: &OwnedFd) -> SysResult<()> {
+    let Some(mounted) = Mounted::of(state, id, &volume.pool, volume, image)? else {
         // One that is published and was not taken over yet has more than its image says.
         let is_out_of_reach = volume.device.is_some() && !volume.published.is_empty();
         return if is_out_of_reach { Err(SysError::of(Errno::INPROGRESS)) } else { Ok(()) };
@@ -101,26 +101,16 @@ pub fn write_out(volume: &Volume, image: &OwnedFd) -> SysResult<()> {
             Err(error) => return Err(error),
         }
     }
-    mounted.work(Work::Sync)
-}
-
-/// The directory of a volume that is published: that in its filesystem, which must be mounted.
-pub fn directory(held: &Held<'_>) -> Result<OwnedFd, Error> {
-    let (volume, served) = held.existing(Kind::Filesystem)?;
-    let mounting = mounting(held, served)?;
-    let open = || {
-        let root = volume.device.map(|device| mounting.root(device.number)).transpose()?.flatten();
-        root.map(|root| file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY)).transpose()
-    };
-    let opened = open().map_err(|error| failed("open the directory of volume", held.id, error))?;
-    opened.ok_or_else(|| invalid(format!("the filesystem of volume {} is not mounted; mount it first", held.id)))
+    mounted.ask(OnFilesystem::Work(Work::Sync))
 }
 
 /// Unmounts the filesystem on the device of a volume that is published nowhere, if it is kept mounted.
 pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
     let Some(volume) = held.known().filter(|volume| volume.kind() == Kind::Filesystem) else { return Ok(()) };
-    let (Some(device), Some(mounting)) = (volume.device, &volume.pool.served()?.mounting) else { return Ok(()) };
-    mounting.release(device.number).map_err(|error| match error.errno {
+    let (pool, served) = (&volume.pool.config, volume.pool.served());
+    let Some(device) = volume.device.filter(|_| pool.filesystems > 0) else { return served.map(drop) };
+    let released = held.state.placer.on_filesystem(&pool.name, device.number, OnFilesystem::Release);
+    released.map_err(|error| match error.errno {
         Errno::BUSY => busy(format!("the filesystem of volume {} is in use; try again", held.id)),
         _ => failed("unmount the filesystem of volume", held.id, error),
     })
@@ -150,18 +140,19 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
     let Some((volume, device)) = held.known().and_then(|volume| Some((volume, volume.device?))) else { return true };
     let is_left = !volume.published.is_empty() || volume.seen_elsewhere;
     let (pool, image) = (volume.pool.clone(), held.open_content(OFlags::RDONLY));
-    let (Ok(Served { mounting: Some(mounting), .. }), Ok(image)) = (&pool.state, image) else { return true };
+    let Ok(image) = image else { return true };
+    if pool.config.filesystems == 0 {
+        return true;
+    }
     let keep = || {
-        let (is_kept, is_frozen) = (mounting.keeps(device.number)?, layout::is_noted_frozen(&image)?);
+        let mounted = Mounted { state, id, pool: &pool, number: device.number, image: &image };
+        let (is_kept, is_frozen) = (mounted.is_kept()?, mounted.is_noted_frozen()?);
         if !is_frozen && (is_kept || !is_left) {
             return Ok(());
         }
-        let mounted = Mounted::make(mounting, device.number, &image)?;
+        mounted.ask(OnFilesystem::Mount(id.clone()))?;
         mounted.thaw_left()?;
-        if !is_left || is_kept {
-            return Ok(());
-        }
-        mounting.keep(device.number, &mounted.root)
+        if is_left || is_kept { Ok(()) } else { mounted.ask(OnFilesystem::Release) }
     };
     let Err(error) = keep() else { return true };
     if error.errno == Errno::INPROGRESS {
@@ -169,62 +160,68 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
     }
     log::warning!("the filesystem of a volume is out of reach until it is published anew volume={id} error={error}");
     held.change(|volume| volume.unmountable = is_lasting(error.errno));
-    !layout::is_noted_frozen(&image).unwrap_or(false)
+    let mounted = Mounted { state, id, pool: &pool, number: device.number, image: &image };
+    !mounted.is_noted_frozen().unwrap_or(false)
 }
 
-/// Returns what mounts the filesystems of a pool.
-fn mounting<'a>(held: &Held<'_>, served: &'a Served) -> Result<&'a Mounting, Error> {
-    served
-        .mounting
-        .as_ref()
-        .ok_or_else(|| unsupported(format!("volume {}: its pool is not configured for filesystems in images", held.id)))
-}
-
-/// Mounts the filesystem of a volume unless it is mounted, and returns the device that it is on.
-fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
+/// Checks that the pool of a volume is configured for filesystems in images.
+fn check_configured(held: &Held<'_>) -> Result<(), Error> {
     let (volume, _) = held.existing(Kind::Filesystem)?;
-    check_mark(held.id, volume, &held.open_content(OFlags::RDONLY)?)?;
+    if volume.pool.config.filesystems > 0 {
+        return Ok(());
+    }
+    Err(unsupported(format!("volume {}: its pool is not configured for filesystems in images", held.id)))
+}
+
+/// Mounts the filesystem of a volume unless it is mounted.
+fn mount(held: &mut Held<'_>) -> Result<(), Error> {
+    let (volume, _) = held.existing(Kind::Filesystem)?;
+    held.check_content()?;
+    check_mark(held.id, volume)?;
+    check_configured(held)?;
+    let is_published = !volume.published.is_empty();
+    let before = mounted_before(held, is_published)?;
+    if before.is_some() && is_published {
+        return Ok(());
+    }
+    use_first(held, mount_anew)
+}
+
+/// Mounts the filesystem of a volume unless it is mounted, at its present size and with the directory that is published.
+fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
+    let (volume, _) = held.existing(Kind::Filesystem)?;
     let (pool, spec, is_published) = (volume.pool.clone(), volume.record.spec, !volume.published.is_empty());
     let VolumeKind::Filesystem { mode, .. } = spec.kind else { return Err(invalid("it has no filesystem")) };
-    let mounting = mounting(held, pool.served()?)?;
-    if let Some(device) = mounted_before(held, mounting, is_published)? {
-        return Ok(device);
-    }
-    use_first(held, |held| mount_anew(held, mounting, spec, mode))
-}
-
-/// Mounts the filesystem of a volume, which is not mounted, at its present size and with the directory that is published.
-fn mount_anew(
-    held: &mut Held<'_>,
-    mounting: &Mounting,
-    spec: VolumeSpec,
-    mode: DirectoryMode,
-) -> Result<Device, Error> {
-    let is_published = held.known().is_some_and(|volume| !volume.published.is_empty());
-    let device = match held.known().and_then(|volume| volume.device) {
+    let device = match volume.device {
         Some(device) => device,
         None => attach(held, BlockSize::B4096, false)?,
     };
     let content = held.known().map(|volume| volume.content);
     let image = held.open_content(OFlags::RDONLY)?;
     let mounted = || -> SysResult<()> {
-        // The image may have grown since.
-        content.map_or(Ok(()), |image| held.state.loops.refresh(device.number, image))?;
-        let mounted = Mounted::make(mounting, device.number, &image)?;
+        let mounted = Mounted { state: held.state, id: held.id, pool: &pool, number: device.number, image: &image };
+        let is_kept = mounted.is_kept()?;
+        if !is_kept || !is_published {
+            // The image may have grown since.
+            content.map_or(Ok(()), |image| held.state.loops.refresh(device.number, image))?;
+        }
+        if !is_kept {
+            mounted.ask(OnFilesystem::Mount(held.id.clone()))?;
+        }
         mounted.thaw_left()?;
         // Whatever was interrupted in the filesystem's life before is made up for now. What needs nothing is not changed: a
         // pod may have left it frozen, and nobody can thaw it before it is published.
-        if !is_published {
-            mounted.grow_unless_frozen(held.id, spec.size)?;
-            prepare(&mounted.root, Mode::from_raw_mode(mode.get().into()))?;
+        if is_published {
+            return Ok(());
         }
-        mounting.keep(device.number, &mounted.root)
+        mounted.grow_unless_frozen(held.id, spec.size)?;
+        mounted.ask(OnFilesystem::Prepare(mode.get()))
     };
     let failure = mounted().err();
     let errno = failure.as_ref().and_then(|error| is_lasting(error.errno));
     held.change(|volume| volume.unmountable = errno);
-    let Some(error) = failure else { return Ok(device) };
-    if mounting.is_awaited(device.number) {
+    let Some(error) = failure else { return Ok(()) };
+    if error.errno == Errno::INPROGRESS {
         return Err(busy(format!(
             "the filesystem of volume {} is being mounted: the kernel makes up for what was left unfinished in it; try again",
             held.id
@@ -239,7 +236,7 @@ fn mount_anew(
 
 /// Returns the device of a volume if what is mounted on it answers. Otherwise what is in the way of a new mount is gone,
 /// unless the volume is published: then it must be unpublished first.
-fn mounted_before(held: &mut Held<'_>, mounting: &Mounting, is_published: bool) -> Result<Option<Device>, Error> {
+fn mounted_before(held: &mut Held<'_>, is_published: bool) -> Result<Option<Device>, Error> {
     let id = held.id;
     let Some(device) = attached(held)? else {
         if is_published {
@@ -250,22 +247,23 @@ fn mounted_before(held: &mut Held<'_>, mounting: &Mounting, is_published: bool) 
         return detach(held).map(|()| None);
     };
     record_numbers(held)?;
-    let root = mounting.root(device.number).map_err(|error| cannot_mount(id, error))?;
-    // What is open keeps it from being unmounted.
-    match root.map(|root| file::status(&root).map(|_| root)) {
-        Some(Ok(root)) => {
-            let (number, image) = (device.number, held.open_content(OFlags::RDONLY)?);
-            let thawed = Mounted { mounting, number, root, image: &image }.thaw_left();
-            thawed.map(|()| Some(device)).map_err(|error| cannot_mount(id, error))
+    let Some(volume) = held.known() else { return Ok(None) };
+    let found = held.state.placer.figures(&volume.pool.config.name, device.number);
+    let failure = |figures: Figures| figures.failure.map(Errno::from_raw_os_error);
+    match found.map_err(|error| cannot_mount(id, error))?.map(failure) {
+        Some(None) => {
+            let (pool, image) = (volume.pool.clone(), held.open_content(OFlags::RDONLY)?);
+            let mounted = Mounted { state: held.state, id, pool: &pool, number: device.number, image: &image };
+            mounted.thaw_left().map(|()| Some(device)).map_err(|error| cannot_mount(id, error))
         }
-        Some(Err(error)) if is_published => Err(Error::new(
-            ErrorKind::Io(error.errno.raw_os_error()),
+        Some(Some(errno)) if is_published => Err(Error::new(
+            ErrorKind::Io(errno.raw_os_error()),
             format!(
-                "the filesystem of volume {id} has shut down: {error}; unpublish the volume everywhere, and it is mounted anew; see the kernel's log"
+                "the filesystem of volume {id} has shut down: {errno}; unpublish the volume everywhere, and it is mounted anew; see the kernel's log"
             ),
         )),
         // A new mount is a new beginning.
-        Some(Err(_)) => detach(held).map(|()| None),
+        Some(Some(_)) => detach(held).map(|()| None),
         None => Ok(None),
     }
 }
@@ -297,31 +295,47 @@ fn is_grown(image: &OwnedFd, size: Bytes) -> bool {
     template::size(image).is_ok_and(|found| size.get().saturating_sub(found) < 64 * 4096)
 }
 
-/// A mounted filesystem: what works on it, its device, a descriptor of its root for path resolution, and its image.
+/// The filesystem on the device with this number, and its image.
 struct Mounted<'a> {
-    mounting: &'a Mounting,
+    state: &'a State,
+    id: &'a VolumeId,
+    pool: &'a Pool,
     number: u32,
-    root: OwnedFd,
     image: &'a OwnedFd,
 }
 
 impl<'a> Mounted<'a> {
     /// That of a volume in this pool, if it is mounted.
-    fn of(pool: &'a Pool, volume: &Volume, image: &'a OwnedFd) -> SysResult<Option<Self>> {
-        let (Ok(Served { mounting: Some(mounting), .. }), Some(device)) = (&pool.state, volume.device) else {
-            return Ok(None);
-        };
-        let (number, root) = (device.number, mounting.root(device.number)?);
-        Ok(root.map(|root| Self { mounting, number, root, image }))
+    fn of(
+        state: &'a State,
+        id: &'a VolumeId,
+        pool: &'a Pool,
+        volume: &Volume,
+        image: &'a OwnedFd,
+    ) -> SysResult<Option<Self>> {
+        let Some(device) = volume.device.filter(|_| pool.config.filesystems > 0) else { return Ok(None) };
+        let mounted = Self { state, id, pool, number: device.number, image };
+        Ok(if mounted.is_kept()? { Some(mounted) } else { None })
     }
 
-    /// That on a device, mounted anew.
-    fn make(mounting: &'a Mounting, number: u32, image: &'a OwnedFd) -> SysResult<Self> {
-        Ok(Self { mounting, number, root: mounting.make(number)?, image })
+    fn is_kept(&self) -> SysResult<bool> {
+        self.state.placer.figures(&self.pool.config.name, self.number).map(|figures| figures.is_some())
     }
 
-    fn work(&self, work: Work) -> SysResult<()> {
-        self.mounting.work(self.number, work, &self.root)
+    fn note_frozen(&self, is_frozen: bool) -> SysResult<()> {
+        layout::note_frozen(self.attributes()?, self.id, is_frozen)
+    }
+
+    fn is_noted_frozen(&self) -> SysResult<bool> {
+        layout::is_noted_frozen(self.attributes()?, self.id)
+    }
+
+    fn attributes(&self) -> SysResult<&Attributes> {
+        self.pool.state.as_ref().map(|served| &served.attributes).map_err(|_| SysError::of(Errno::IO))
+    }
+
+    fn ask(&self, what: OnFilesystem) -> SysResult<()> {
+        self.state.placer.on_filesystem(&self.pool.config.name, self.number, what)
     }
 
     /// Makes it as large as its image, in which it is then complete.
@@ -329,7 +343,7 @@ impl<'a> Mounted<'a> {
         if is_grown(self.image, size) {
             return Ok(());
         }
-        self.work(Work::Grow(size.get()))?;
+        self.ask(OnFilesystem::Work(Work::Grow(size.get())))?;
         self.settle()
     }
 
@@ -354,41 +368,24 @@ impl<'a> Mounted<'a> {
     /// `BUSY` when it is frozen: its pod may leave it so for ever.
     fn settle(&self) -> SysResult<()> {
         self.thaw_left()?;
-        layout::note_frozen(self.image, true)?;
-        match self.work(Work::Settle) {
+        self.note_frozen(true)?;
+        match self.ask(OnFilesystem::Work(Work::Settle)) {
             // It may be frozen for a moment still, or for ever.
             Err(SysError { errno: Errno::INPROGRESS, .. }) => Err(SysError::of(Errno::INPROGRESS)),
-            settled => layout::note_frozen(self.image, false).and(settled),
+            settled => self.note_frozen(false).and(settled),
         }
     }
 
     /// Thaws it if a helper that was killed, or that met an error, has left it frozen. While that fails, whoever writes to it
     /// waits.
     fn thaw_left(&self) -> SysResult<()> {
-        if !layout::is_noted_frozen(self.image)? {
+        if !self.is_noted_frozen()? {
             return Ok(());
         }
-        let thawed = match self.mounting.finish(self.number) {
-            // It has thawed what it froze, or has frozen nothing: by now its pod may have.
-            Some((Work::Settle, Ok(_))) => Ok(()),
-            Some((Work::Settle, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
-            _ => self.work(Work::Thaw),
-        };
-        match thawed {
+        match self.ask(OnFilesystem::Thaw) {
             // It is not frozen.
-            Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => layout::note_frozen(self.image, false),
+            Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => self.note_frozen(false),
             failed => failed,
         }
-    }
-}
-
-/// Makes the directory that is published in a filesystem, unless it is there.
-fn prepare(root: &OwnedFd, mode: Mode) -> SysResult<()> {
-    match file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY) {
-        Err(SysError { errno: Errno::NOENT, .. }) => {
-            file::make_directory(root, DATA, mode)?;
-            file::sync(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?)
-        }
-        opened => opened.map(drop),
     }
 }

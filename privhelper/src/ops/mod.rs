@@ -16,7 +16,7 @@ pub use delete::{Deletable, delete};
 pub use filesystem::{grow_filesystem, mount_filesystem, take_over_filesystems};
 pub use loops::{check_unknown_detached, loop_attach, loop_detach, loop_resize};
 pub use publish::{bind_mount, make_device};
-pub use target::{Target, check_unknown_unmounted};
+pub use target::{check_unknown_unmounted, find, shows};
 pub use unpublish::{remove_device, unmount};
 
 use bulkhead_protocol::Error;
@@ -42,7 +42,7 @@ fn use_first<'a, T>(held: &mut Held<'a>, show: impl FnOnce(&mut Held<'a>) -> Res
 fn record_use(held: &mut Held<'_>, unused: bool) -> Result<(), Error> {
     let Some(volume) = held.known() else { return Ok(()) };
     let record = Record { unused, ..volume.record };
-    let written = record.write_to(&volume.pool.served()?.directory, held.id);
+    let written = record.write(&volume.pool.served()?.attributes, held.id.as_str());
     written.map_err(|error| failed("write down the first use of volume", held.id, error))?;
     held.change(|volume| volume.record = record);
     Ok(())

@@ -13,8 +13,10 @@ pub use self::values::{absolute, name, project_ids};
 use self::values::{number, pool, publish, uid, violation};
 use super::filter::OnViolation;
 use crate::bookkeeping::Limits;
-use crate::state::{PoolConfig, Shape};
+use crate::place::Shape;
+use crate::state::PoolConfig;
 use crate::sys::file;
+use crate::sys::walk;
 
 /// What `--help` prints.
 const HELP: &str = include_str!("help.txt");
@@ -144,7 +146,7 @@ impl Config {
     }
 
     fn read_file(&mut self, path: &str) -> Result<(), String> {
-        let content = file::open_at_start(path, OFlags::RDONLY).and_then(|file| file::read_up_to(file, MAX_FILE));
+        let content = walk::open_at_start(path, OFlags::RDONLY).and_then(|file| file::read_up_to(file, MAX_FILE));
         let content = content.map_err(|error| format!("cannot read {path}: {error}"))?;
         let text = String::from_utf8_lossy(&content);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {

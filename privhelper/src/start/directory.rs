@@ -11,7 +11,7 @@ use super::config::Config;
 use super::mounts::{Mounts, Position};
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, walk};
 
 /// What a directory is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub fn open_or_make(config: &Config, path: &Path) -> SysResult<(PathBuf, OwnedFd
     let directory = match (open(path), config.below_kubelet(path)) {
         (Err(SysError { errno: Errno::NOENT, .. }), Some((kubelet, below))) => {
             let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP;
-            file::make_directories(open(kubelet)?.as_fd(), &below.to_string_lossy(), mode)
+            walk::make_directories(open(kubelet)?.as_fd(), &below.to_string_lossy(), mode)
         }
         (opened, _) => opened,
     };
@@ -61,7 +61,7 @@ pub fn open_or_make(config: &Config, path: &Path) -> SysResult<(PathBuf, OwnedFd
 /// # Errors
 /// The kernel's error.
 pub fn open(path: &Path) -> SysResult<OwnedFd> {
-    file::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY)
+    walk::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY)
 }
 
 impl Directory {

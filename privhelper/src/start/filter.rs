@@ -17,8 +17,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition,
 use super::refusal::{Refusal, Why};
 use crate::log;
 use crate::state::layout::DELETED_MODE;
-use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
-use crate::sys::{extents, mount, quota, xfs};
+use crate::sys::xflags::{FILE_GETATTR, FILE_SETATTR};
+use crate::sys::{extents, mount, quota, quotastate, xfs};
 
 /// What happens on a system call that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,9 @@ pub enum OnViolation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
     /// Serves requests.
-    Server,
+    Keeper,
+    /// Mounts, makes nodes and sets limits for it.
+    Placer,
     /// Empties deleted volumes.
     Emptier,
     /// Mounts filesystems in images.
@@ -67,7 +69,8 @@ fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, se
         OnViolation::Log => SeccompAction::Log,
     };
     let (files, own) = match process {
-        Process::Server => (BOTH, SERVER),
+        Process::Keeper => (BOTH, KEEPER),
+        Process::Placer => (&[][..], PLACER),
         Process::Emptier => (BOTH, EMPTIER),
         Process::Mounter => (&[][..], MOUNTER),
         Process::Child => (&[][..], CHILD),
@@ -155,7 +158,7 @@ pub const ALL: &[Row] = &[
     Row(&[libc::SYS_fcntl], &[Arg(1, Eq, libc::F_GETFD as u32)], "Rust checks each descriptor that it closes"),
 ];
 
-/// What the server and an emptier may call besides.
+/// What the keeper and an emptier may call besides.
 pub const BOTH: &[Row] = &[
     Row(&[libc::SYS_setsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_RCVTIMEO_NEW)], "how long to wait for a packet"),
     Row(&[libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat], &[], "files below a held directory"),
@@ -164,8 +167,8 @@ pub const BOTH: &[Row] = &[
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSSETXATTR)], "the project id and the flags of an open file"),
 ];
 
-/// What only the serving process may call.
-pub const SERVER: &[Row] = &[
+/// What only the keeper may call.
+pub const KEEPER: &[Row] = &[
     Row(&[libc::SYS_accept4, libc::SYS_bind, libc::SYS_listen], &[], "the frontend's connections and sockets"),
     Row(&[libc::SYS_ppoll], &[], "mounts of the host; whether a socket was shut down or a process has ended"),
     Row(&[libc::SYS_socket], &[Arg(0, Eq, libc::AF_UNIX as u32)], "a socket for the frontend"),
@@ -179,19 +182,13 @@ pub const SERVER: &[Row] = &[
     Row(&[libc::SYS_getsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, libc::SO_PEERCRED as u32)], "who is connected"),
     Row(&[libc::SYS_getsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_PEERPIDFD)], "whether a frontend still lives"),
     Row(&[libc::SYS_recvmsg], &[Arg(2, Eq, libc::MSG_PEEK as u32)], "whether descriptors come with a packet"),
-    Row(
-        &[libc::SYS_recvmsg],
-        &[Arg(2, Eq, libc::MSG_CMSG_CLOEXEC as u32)],
-        "a mount that a child of the mounter has made",
-    ),
-    Row(&[libc::SYS_socketpair], &[Arg(0, Eq, libc::AF_UNIX as u32)], "a line to a child of the mounter"),
+    Row(&[libc::SYS_recvmsg], &[Arg(2, Eq, libc::MSG_CMSG_CLOEXEC as u32)], "a device that the placer has opened"),
     Row(&[libc::SYS_shutdown], &[Arg(1, Eq, libc::SHUT_RDWR as u32)], "the end of a connection"),
-    Row(&[libc::SYS_fchdir, libc::SYS_chdir], &[], "umount2 and bind take no directory descriptor"),
-    Row(&[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_fsetxattr], &[], "volumes and records"),
+    Row(&[libc::SYS_fchdir, libc::SYS_chdir], &[], "bind takes no directory descriptor"),
+    Row(&[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate], &[], "volumes"),
     Row(&[libc::SYS_fstatfs], &[], "space on a filesystem"),
     Row(&[libc::SYS_pwrite64], &[], "the beginning of a filesystem in a fresh image"),
     Row(&[libc::SYS_rt_sigtimedwait], &[], "waiting to be asked to end"),
-    Row(&[libc::SYS_read, libc::SYS_fgetxattr], &[], "the kubelet's record; whose a volume is"),
     Row(&[libc::SYS_pread64], &[], "the host's mount table"),
     Row(
         &[libc::SYS_lseek],
@@ -211,6 +208,32 @@ pub const SERVER: &[Row] = &[
         &[Arg(1, masked(!(libc::FALLOC_FL_KEEP_SIZE as u32)), 0)],
         "images are extended, and no holes are ever punched",
     ),
+    Row(&[mount::STATMOUNT], &[Size(2, mount::STATMOUNT_ROOM as u64), Arg(3, Eq, 0)], "what a mount shows"),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quotastate::GET_XFS_STATE)], "whether limits are enforced"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CTL_ADD), Arg(2, masked(OURS), 0x8_0000)], "a new loop device"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CTL_REMOVE), Arg(2, masked(OURS), 0x8_0000)], "one too many"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CONFIGURE)], "attaching an image"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_GET_STATUS64)], "what a device is bound to"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CLR_FD)], "detaching an image"),
+];
+
+/// What only the placer may call.
+pub const PLACER: &[Row] = &[
+    Row(&[libc::SYS_setsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_RCVTIMEO_NEW)], "how long to wait for a mounter"),
+    Row(&[libc::SYS_setsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_SNDTIMEO_NEW)], "how long to wait for a mounter"),
+    Row(
+        &[libc::SYS_recvmsg],
+        &[Arg(2, Eq, libc::MSG_CMSG_CLOEXEC as u32)],
+        "a mount that a child of the mounter has made",
+    ),
+    Row(&[libc::SYS_socketpair], &[Arg(0, Eq, libc::AF_UNIX as u32)], "a line to a child of the mounter"),
+    Row(&[libc::SYS_ppoll], &[], "whether the keeper or a mounter has ended"),
+    Row(&[libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat], &[], "files below a held directory"),
+    Row(&[libc::SYS_fchdir, libc::SYS_chdir], &[], "umount2 takes no directory descriptor"),
+    Row(&[libc::SYS_mkdirat, libc::SYS_fsync], &[], "targets; the directory that a filesystem in an image shows"),
+    Row(&[libc::SYS_read], &[], "the kubelet's record"),
+    Row(&[libc::SYS_fgetxattr, libc::SYS_fsetxattr], &[], "records of volumes; the mark of an image"),
+    Row(&[libc::SYS_fstatfs], &[], "which filesystem; how much room is in one in an image"),
     Row(&[libc::SYS_open_tree], &[Arg(2, Eq, mount::CLONE_ONE.bits())], "cloning one mount, never a tree"),
     Row(&[libc::SYS_mount_setattr], &[Arg(2, Eq, libc::AT_EMPTY_PATH as u32)], "changing a mount that is held open"),
     Row(&[libc::SYS_move_mount], &[Arg(4, Eq, mount::BY_DESCRIPTORS.bits())], "from one descriptor to another"),
@@ -227,15 +250,10 @@ pub const SERVER: &[Row] = &[
     Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::GET_NEXT)], "projects that belong to no volume"),
     Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::XFS_GET_NEXT)], "projects that belong to no volume"),
     Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::SET)], "a project's limits"),
-    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::GET_XFS_STATE)], "whether limits are enforced"),
-    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CTL_ADD), Arg(2, masked(OURS), 0x8_0000)], "a new loop device"),
-    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CTL_REMOVE), Arg(2, masked(OURS), 0x8_0000)], "one too many"),
-    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CONFIGURE)], "attaching an image"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, BLKROSET)], "making a device read-only"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_GET_STATUS64)], "what a device is bound to"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_SET_STATUS64)], "undoing what a tenant has changed"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_SET_CAPACITY)], "an image that has grown"),
-    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CLR_FD)], "detaching an image"),
 ];
 
 /// What only an emptier may call.

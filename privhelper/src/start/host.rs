@@ -22,7 +22,7 @@ use crate::log::shown;
 use crate::state::layout::MARKER;
 use crate::state::{PoolConfig, Way};
 use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file, socket};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, socket, walk};
 
 /// What keeps other helpers from serving filesystems, by the filesystem's device.
 pub type Claims = BTreeMap<(u32, u32), OwnedFd>;
@@ -76,10 +76,10 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
     let mut tables = [table()?, table()?, table()?];
     let [whole, ..] = &mut tables;
     let mounts = mounts::read(whole)?;
-    let devices = file::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY).map_err(say("/sys/block"))?;
-    let loop_control = file::open_at_start("/dev/loop-control", OFlags::RDWR)
+    let devices = walk::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY).map_err(say("/sys/block"))?;
+    let loop_control = walk::open_at_start("/dev/loop-control", OFlags::RDWR)
         .map_err(|error| format!("cannot open /dev/loop-control: {error}; load the loop module (modprobe loop)"))?;
-    let max_part = file::open_at_start(MAX_PART, OFlags::RDONLY).and_then(|file| file::read_up_to(file, 16));
+    let max_part = walk::open_at_start(MAX_PART, OFlags::RDONLY).and_then(|file| file::read_up_to(file, 16));
     if max_part.is_ok_and(|value| !value.starts_with(b"0")) {
         return Err(Why::Kernel.because("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part"));
     }
@@ -173,7 +173,7 @@ fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims
 /// for a moment only: while it is, the host cannot unmount the pool.
 fn is_served(directory: &Path) -> bool {
     std::thread::sleep(Duration::from_secs(3));
-    let marker = file::open_at_start(&directory.join(MARKER), OFlags::RDONLY);
+    let marker = walk::open_at_start(&directory.join(MARKER), OFlags::RDONLY);
     marker.is_ok_and(|marker| flock(marker, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN))
 }
 

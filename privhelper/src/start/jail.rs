@@ -19,7 +19,7 @@ use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::{PoolConfig, SocketPlace};
 use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, process};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, namespace, process, walk};
 
 /// The jail, seen from inside. Every directory is open, but nothing mounted below a publish directory is.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Directory {
 
     fn clone_mount(&self) -> SysResult<OwnedFd> {
         match self.role {
-            Role::Publish(_) => mount::clone_of_tree(self.reopen()?),
+            Role::Publish(_) => namespace::clone_of_tree(self.reopen()?),
             Role::Pool(_) | Role::Socket(_) => mount::clone_of(self.reopen()?),
         }
     }
@@ -78,9 +78,9 @@ impl Directory {
     fn restrict(&self, clone: &OwnedFd) -> SysResult<()> {
         match self.role {
             Role::Publish(_) => Ok(()),
-            Role::Socket(_) => mount::make_private(clone),
+            Role::Socket(_) => namespace::make_private(clone),
             Role::Pool(_) => {
-                mount::make_private(clone)?;
+                namespace::make_private(clone)?;
                 // Pods may have made device nodes in it.
                 mount::set_flags(clone, MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID)
             }
@@ -90,7 +90,7 @@ impl Directory {
     /// Opens the directory in the jail.
     fn open_inside(&self) -> SysResult<OwnedFd> {
         let access = if matches!(self.role, Role::Pool(_)) { OFlags::RDONLY } else { OFlags::PATH };
-        file::open_at_start(&self.role.point(), access | OFlags::DIRECTORY)
+        walk::open_at_start(&self.role.point(), access | OFlags::DIRECTORY)
     }
 }
 
@@ -106,34 +106,35 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, Refusal> {
     for directory in host.directories() {
         clones.push((directory, directory.clone_mount().map_err(|error| at(directory, error))?));
     }
-    mount::make_all_private().map_err(step("make mounts private"))?;
+    namespace::make_all_private().map_err(step("make mounts private"))?;
     for (directory, clone) in &clones {
         directory.restrict(clone).map_err(|error| at(directory, error))?;
     }
 
-    let root = mount::tmpfs("bulkhead", ROOT_LIMITS).map_err(step("make its root"))?;
+    let root = namespace::tmpfs("bulkhead", ROOT_LIMITS).map_err(step("make its root"))?;
     let source = format!("{NODES}/{}", config.driver);
-    let nodes = mount::tmpfs(&source, NODES_LIMITS).map_err(step("make a place for device nodes"))?;
+    let nodes = namespace::tmpfs(&source, NODES_LIMITS).map_err(step("make a place for device nodes"))?;
     // A publish directory is the only mount point that is sure to exist. It is covered only in this namespace.
     let none = || Why::Configuration.because("cannot enter the jail: there is no publish directory");
     let (covered, _) = host.publish.first().ok_or_else(none)?;
     let covered = covered.reopen().map_err(step("open a publish directory again"))?;
     mount::attach(&root, &covered).map_err(step("mount its root"))?;
     let hang =
-        |clone: &OwnedFd, point: &str| mount::attach(clone, file::make_directories(root.as_fd(), point, Mode::RWXU)?);
+        |clone: &OwnedFd, point: &str| mount::attach(clone, walk::make_directories(root.as_fd(), point, Mode::RWXU)?);
     for (directory, clone) in &clones {
         hang(clone, &directory.role.point()).map_err(|error| at(directory, error))?;
     }
     hang(&nodes, NODES).map_err(step("hang the device nodes"))?;
     for pool in config.pools.iter().filter(|pool| pool.filesystems > 0) {
-        let made = mount::tmpfs("bulkhead-mounting", MOUNTING_LIMITS).and_then(|place| hang(&place, &mounting(pool)));
+        let made =
+            namespace::tmpfs("bulkhead-mounting", MOUNTING_LIMITS).and_then(|place| hang(&place, &mounting(pool)));
         made.map_err(step("make a place for filesystems in images"))?;
     }
     mount::set_flags(&root, MountAttrFlags::MOUNT_ATTR_RDONLY).map_err(step("make its root read-only"))?;
 
     rustix::process::fchdir(&root).by("fchdir").map_err(step("enter its root"))?;
     drop((root, nodes, clones, covered));
-    mount::pivot_to_working_directory().map_err(|error| {
+    namespace::pivot_to_working_directory().map_err(|error| {
         format!("cannot enter the jail: {error}; EINVAL means that the host runs from its initramfs")
     })?;
     Ok(open(config, host, source).map_err(step("open its directories"))?)
@@ -150,11 +151,11 @@ fn open(config: &Config, host: &Host, source: String) -> SysResult<Jail> {
         sockets.insert(*socket, SocketPlace { directory: directory.open_inside()?, name: name.clone() });
     }
     let publish = host.publish.iter().map(|(directory, _)| directory.open_inside()).collect::<SysResult<_>>()?;
-    let nodes = file::open_at_start(NODES, OFlags::PATH | OFlags::DIRECTORY)?;
+    let nodes = walk::open_at_start(NODES, OFlags::PATH | OFlags::DIRECTORY)?;
     let mut points: Vec<_> = host.directories().map(|directory| directory.role.point()).collect();
     let mut places = BTreeMap::new();
     for pool in config.pools.iter().filter(|pool| pool.filesystems > 0) {
-        places.insert(pool.name.clone(), file::open_at_start(&mounting(pool), OFlags::PATH | OFlags::DIRECTORY)?);
+        places.insert(pool.name.clone(), walk::open_at_start(&mounting(pool), OFlags::PATH | OFlags::DIRECTORY)?);
         points.push(mounting(pool));
     }
     Ok(Jail { publish, sockets, nodes: (nodes, source), mounting: places, points })
@@ -187,7 +188,7 @@ impl Jail {
                 drop(directory);
                 let point = host.directory.role.point();
                 self.points.retain(|other| *other != point);
-                mount::detach_private(&point)
+                namespace::detach_private(&point)
                     .map_err(|error| format!("{complaint}, and it cannot be taken out of the jail: {error}"))?;
                 Err(complaint)
             }
@@ -208,8 +209,34 @@ impl Jail {
     /// The kernel's error.
     pub fn enter_place(place: &str) -> SysResult<()> {
         process::own_namespaces()?;
-        mount::make_all_private()?;
-        mount::pivot_to(place)
+        namespace::make_all_private()?;
+        namespace::pivot_to(place)
+    }
+
+    /// Leaves only the pools and the directories of the frontend's sockets visible to this process, in a mount namespace of
+    /// its own, and opens them there: what was opened before leads back to all else.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn narrow_to_pools<'a>(&mut self, pools: impl Iterator<Item = &'a mut JailedPool>) -> SysResult<()> {
+        process::own_mount_namespace()?;
+        namespace::make_all_private()?;
+        let mut kept = Vec::new();
+        for pool in pools {
+            pool.directory = pool.host.directory.open_inside()?;
+            kept.push(pool.host.directory.role.point());
+        }
+        for (socket, place) in &mut self.sockets {
+            let point = Role::Socket(*socket).point();
+            place.directory = walk::open_at_start(&point, OFlags::PATH | OFlags::DIRECTORY)?;
+            kept.push(point);
+        }
+        for point in
+            self.points.iter().map(String::as_str).chain([NODES]).filter(|point| !kept.iter().any(|one| one == point))
+        {
+            namespace::detach_private(point)?;
+        }
+        Ok(())
     }
 
     /// Leaves only one pool visible to a second process, in a mount namespace of its own, and opens it there.
@@ -218,10 +245,10 @@ impl Jail {
     /// The kernel's error.
     pub fn narrow_to(&self, pool: &Directory) -> SysResult<OwnedFd> {
         process::own_mount_namespace()?;
-        mount::make_all_private()?;
+        namespace::make_all_private()?;
         let own = pool.role.point();
         for point in self.points.iter().map(String::as_str).chain([NODES]).filter(|point| *point != own) {
-            mount::detach_private(point)?;
+            namespace::detach_private(point)?;
         }
         pool.open_inside()
     }

@@ -11,10 +11,10 @@ use rustix::fs::{Mode, OFlags};
 use super::refusal::{Refusal, Why};
 use crate::bookkeeping::Overhead;
 use crate::log::shown;
+use crate::place::attributes::{self, Attribute, MARKER, Part};
 use crate::state::PoolConfig;
-use crate::state::layout::{self, MARKER};
 use crate::sys::quota::{self, Look, ProjectId};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, quotastate, walk};
 
 /// No marker is longer than this.
 const MAX_LENGTH: usize = 4096;
@@ -74,7 +74,7 @@ pub fn uuid(text: &str) -> Option<&str> {
 /// # Errors
 /// The kernel's error.
 pub fn touch(directory: &OwnedFd) -> SysResult<()> {
-    layout::try_journal(file::open(directory, MARKER, OFlags::RDONLY)?, 0)
+    attributes::set(Part::Marker.open(directory)?, Attribute::Journal, &[0; 8])
 }
 
 /// Measures what a filesystem has in use that can never be given to volumes. What is charged to its own project is not
@@ -85,7 +85,7 @@ fn overhead(directory: &OwnedFd) -> SysResult<Overhead> {
     let (block, inode) = if is_xfs { (found.f_frsize, XFS_INODE) } else { (512, 0) };
     let used = found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize);
     let inodes = found.f_files.saturating_sub(found.f_ffree).saturating_mul(inode);
-    let quotas = quota::state(directory).map_or(0, |(_, blocks)| blocks.saturating_mul(block));
+    let quotas = quotastate::state(directory).map_or(0, |(_, blocks)| blocks.saturating_mul(block));
     let system = quota::get(directory, Look::AtOnce, ProjectId(0)).map_or(0, |quota| quota.used_bytes);
     let bytes = [inodes, quotas, system].iter().fold(used, |left, part| left.saturating_sub(*part));
     Ok(Overhead { bytes, of: Some(found.f_blocks.saturating_mul(found.f_frsize)) })
@@ -99,7 +99,7 @@ fn overhead(directory: &OwnedFd) -> SysResult<Overhead> {
 pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, Refusal> {
     let path = shown(&pool.directory);
     let marker = file::open(directory, MARKER, OFlags::RDONLY);
-    match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
+    match marker.and_then(|marker| walk::lock(&marker).map(|()| marker)) {
         Err(SysError { errno: Errno::AGAIN, .. }) => Err(Why::InUse.because(format!(
             "{path} is served by another helper; stop that one, its socket first, and this one takes over within seconds"
         ))),
@@ -112,7 +112,7 @@ pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, Refusal>
 /// # Errors
 /// `EXIST` if it already is one.
 pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
-    let uuid = file::read_up_to(file::open_at_start("/proc/sys/kernel/random/uuid", OFlags::RDONLY)?, 64)?;
+    let uuid = file::read_up_to(walk::open_at_start("/proc/sys/kernel/random/uuid", OFlags::RDONLY)?, 64)?;
     let uuid = String::from_utf8_lossy(&uuid).trim().to_owned();
     let made = Marker { uuid, overhead: Some(overhead(directory)?) };
     let unfinished = format!("{MARKER}.new");
@@ -123,7 +123,7 @@ pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
     let marker = file::create(directory, &unfinished, Mode::RUSR | Mode::WUSR)?;
     rustix::io::write(&marker, text(&made, name).as_bytes()).by("write")?;
     file::sync(&marker)?;
-    let renamed = file::rename_new(directory, &unfinished, directory, MARKER);
+    let renamed = walk::rename_new(directory, &unfinished, directory, MARKER);
     if renamed.is_err() {
         let _ = file::remove(directory, &*unfinished);
     }
@@ -175,7 +175,7 @@ pub fn check(text: &str, pool: &PoolConfig) -> Result<Marker, Refusal> {
 /// The kernel's error.
 pub fn is_empty(directory: &OwnedFd, but: &CStr) -> SysResult<bool> {
     let mut empty = true;
-    file::each_entry(directory, |name| {
+    walk::each_entry(directory, |name| {
         empty &= name == but;
         Ok(())
     })?;
@@ -213,11 +213,11 @@ mod tests {
         // What a failed run has left is in the way of no other.
         let own = format!("bulkhead-marker-{}-{:?}", std::process::id(), std::thread::current().id());
         let path = std::env::temp_dir().join(own);
-        let top = file::open_at_start("/", OFlags::PATH).expect("the root directory");
+        let top = walk::open_at_start("/", OFlags::PATH).expect("the root directory");
         let below = path.to_str().expect("a plain path").trim_start_matches('/');
-        let opened = file::make_directories(top.as_fd(), below, Mode::RWXU);
+        let opened = walk::make_directories(top.as_fd(), below, Mode::RWXU);
         opened.expect("a directory");
-        let directory = file::open_at_start(&path, OFlags::RDONLY | OFlags::DIRECTORY).expect("the directory");
+        let directory = walk::open_at_start(&path, OFlags::RDONLY | OFlags::DIRECTORY).expect("the directory");
         test(&directory);
         for name in [MARKER, "other", "lost+found"] {
             let _ = file::remove(&directory, name).or_else(|_| file::remove_directory(&directory, name));

@@ -5,7 +5,7 @@ pub mod directory;
 pub mod filter;
 pub mod host;
 pub mod jail;
-mod landlock;
+pub mod landlock;
 pub mod marker;
 mod mounts;
 pub mod outside;

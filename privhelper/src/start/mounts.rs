@@ -91,7 +91,7 @@ pub fn way(name: &PublishName, path: &Path, position: &Position, mounts: &Mounts
             None => break,
         }
     }
-    Ok(Way { name: name.clone(), copy: None, inner: position.inner.clone(), peers, steps })
+    Ok(Way { name: name.clone(), peers, steps })
 }
 
 /// The mount that carries a mount and any others that it covers at the same point; `None` if the jail has no copy of

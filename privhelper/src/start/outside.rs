@@ -10,7 +10,8 @@ use super::config::Config;
 use super::directory;
 use super::refusal::{Refusal, Why};
 use crate::log::{self, shown};
-use crate::sys::{Called, Errno, Error as SysError, file, socket};
+use crate::sys::packet;
+use crate::sys::{Called, Errno, Error as SysError, file, socket, walk};
 
 /// Where the frontend connects.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub fn take(config: &Config) -> Result<(Listener, ServiceManager), Refusal> {
     let passed = take_passed()?;
     socket::close_all_but(&passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())
         .map_err(|error| format!("cannot close the descriptors inherited at start: {error}"))?;
-    let null = file::open_at_start("/dev/null", OFlags::RDWR);
+    let null = walk::open_at_start("/dev/null", OFlags::RDWR);
     null.and_then(|null| rustix::stdio::dup2_stdin(null).by("dup2"))
         .map_err(|error| format!("cannot open /dev/null: {error}"))?;
     let listener = match (passed, &config.socket) {
@@ -80,7 +81,7 @@ impl ServiceManager {
     /// Tells systemd that requests are served.
     pub fn ready(self, config: &Config) {
         if let Some(manager) = self.0
-            && let Err(error) = socket::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
+            && let Err(error) = packet::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
         {
             log::warning!("cannot notify systemd that the helper is ready error={error}");
         }
@@ -100,7 +101,7 @@ fn take_lock(socket: &Path, directory: &OwnedFd) -> Result<OwnedFd, Refusal> {
         Err(SysError { errno: Errno::EXIST, .. }) => file::open(directory, &*name, OFlags::RDONLY),
         made => made,
     };
-    match lock.and_then(|lock| file::lock(&lock).map(|()| lock)) {
+    match lock.and_then(|lock| walk::lock(&lock).map(|()| lock)) {
         Err(SysError { errno: Errno::AGAIN, .. }) => Err(Why::InUse.because(format!(
             "another helper listens on {}; stop it first, or give this one another --socket",
             shown(socket)

@@ -12,8 +12,9 @@ use super::privileges;
 use super::refusal::Refusal;
 use crate::log;
 use crate::sys::capability::{allow, raise};
-use crate::sys::socket::{self, Received};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process};
+use crate::sys::packet::Received;
+use crate::sys::socket;
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet, process};
 
 /// How long a filesystem or a device may take to answer.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -45,7 +46,7 @@ pub fn in_child(
     work: impl FnOnce(&OwnedFd),
     mut receive: impl FnMut(&[u8]),
 ) -> SysResult<Result<(), OwnedFd>> {
-    let (ours, theirs) = socket::pair()?;
+    let (ours, theirs) = packet::pair()?;
     if process::fork()? {
         let done = carry_out(needs, &theirs, work);
         if let Err(complaint) = &done {
@@ -55,10 +56,10 @@ pub fn in_child(
         std::process::exit(i32::from(done.is_err()));
     }
     drop(theirs);
-    socket::set_receive_timeout(&ours, Some(limit))?;
+    packet::set_receive_timeout(&ours, Some(limit))?;
     let (mut buffer, mut is_done) = ([0; 1024], false);
     loop {
-        match socket::receive(&ours, &mut buffer) {
+        match packet::receive(&ours, &mut buffer) {
             Ok(Received::Packet(1)) => is_done = true,
             Ok(Received::Packet(length)) => receive(buffer.get(..length).unwrap_or_default()),
             Ok(_) => {
@@ -87,5 +88,5 @@ fn carry_out(needs: Needs, line: &OwnedFd, work: impl FnOnce(&OwnedFd)) -> Resul
     let raised = kept.iter().map(|one| raise(*one)).collect::<SysResult<Vec<_>>>();
     let _raised = raised.map_err(fail("raise its capabilities"))?;
     work(line);
-    Ok(socket::send(line, DONE, None).map_err(fail("say that it is done"))?)
+    Ok(packet::send(line, DONE, None).map_err(fail("say that it is done"))?)
 }

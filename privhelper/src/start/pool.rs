@@ -17,8 +17,8 @@ use crate::capabilities::POOL_CHILD;
 use crate::log::shown;
 use crate::state::PoolConfig;
 use crate::sys::mountinfo::Mount;
-use crate::sys::quota::{self, Enforcement};
-use crate::sys::{Error as SysError, file, socket, xfs};
+use crate::sys::quotastate::Enforcement;
+use crate::sys::{Error as SysError, file, packet, quotastate, walk, xflags, xfs};
 
 /// A configured pool, and what is known of it so far, or why it is not to be served.
 #[derive(Debug)]
@@ -96,16 +96,16 @@ enum Noted {
 /// it is a pool already. Sends its uuid and the ids of the volumes in it: even if it is not served, neither may be
 /// another's.
 fn touch(config: &PoolConfig, writes: bool, line: &OwnedFd) {
-    let Ok(directory) = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY) else { return };
+    let Ok(directory) = walk::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY) else { return };
     // What fails here fails again when it matters.
     let marker = marker::read(&directory);
     let note = |recorded: Option<Noted>| match recorded.and_then(|recorded| bulkhead_protocol::encode(&recorded).ok()) {
-        Some(packet) => socket::send(line, &packet, None),
+        Some(packet) => packet::send(line, &packet, None),
         None => Ok(()),
     };
     let uuid = marker.as_ref().ok().and_then(|marker| marker::uuid(&String::from_utf8_lossy(marker)).map(Text::new));
     let _ = note(uuid.map(Noted::Uuid));
-    let _ = file::each_entry(&directory, |name| {
+    let _ = walk::each_entry(&directory, |name| {
         let id = name.to_str().ok().filter(|_| marker.is_ok()).and_then(|name| name.parse::<VolumeId>().ok());
         note(id.map(Noted::Volume))
     });
@@ -118,7 +118,7 @@ fn touch(config: &PoolConfig, writes: bool, line: &OwnedFd) {
 /// Checks a pool, and changes nothing.
 fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, Refusal> {
     let path = shown(&config.directory).to_string();
-    let directory = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
+    let directory = walk::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(|error| format!("cannot open {path}: {error}"))?;
     let status = file::status(&directory).map_err(|error| format!("cannot inspect {path}: {error}"))?;
     // This comes first: without its disk it does not matter what else is wrong with the filesystem visible in its
@@ -162,7 +162,7 @@ fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, Refusal> {
 /// XFS always has a journal. ext4 may be made without one; `journal_task` is the number of the thread that writes it.
 fn has_journal(mount: &Mount) -> bool {
     let read = |path: &str| {
-        let content = file::open_at_start(path, OFlags::RDONLY).and_then(|open| file::read_up_to(open, 4096));
+        let content = walk::open_at_start(path, OFlags::RDONLY).and_then(|open| file::read_up_to(open, 4096));
         String::from_utf8(content.unwrap_or_default()).unwrap_or_default()
     };
     let (major, minor) = mount.device;
@@ -175,7 +175,7 @@ fn has_journal(mount: &Mount) -> bool {
 fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<bool, Refusal> {
     let (path, point) = (shown(&config.directory).to_string(), shown(&mount.point).to_string());
     let (enforcement, _) =
-        quota::state(directory).map_err(|error| format!("cannot query the quotas of {path}: {error}"))?;
+        quotastate::state(directory).map_err(|error| format!("cannot query the quotas of {path}: {error}"))?;
     if config.quota == QuotaMode::None {
         return Ok(enforcement == Enforcement::Enforced);
     }
@@ -197,9 +197,9 @@ fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Resu
             )));
         }
     }
-    let attributes = file::attributes(directory);
+    let attributes = xflags::attributes(directory);
     let attributes = attributes.map_err(|error: SysError| format!("cannot read the project id of {path}: {error}"))?;
-    if attributes.fsx_projid != 0 || attributes.fsx_xflags & file::PROJECT_INHERIT != 0 {
+    if attributes.fsx_projid != 0 || attributes.fsx_xflags & xflags::PROJECT_INHERIT != 0 {
         return Err(Why::InProject.because(format!(
             "{path} itself is in project {}; remove its project id: xfs_quota -x -c 'project -C', or chattr -P -p 0 {path}",
             attributes.fsx_projid

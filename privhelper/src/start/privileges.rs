@@ -5,7 +5,7 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitiesSecureBits;
 
 use super::refusal::{Refusal, Why};
-pub use crate::capabilities::{EMPTIER, MOUNTER, SERVER};
+pub use crate::capabilities::{EMPTIER, KEEPER, MOUNTER, PLACER};
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process};
 
 const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT

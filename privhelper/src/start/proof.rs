@@ -9,7 +9,7 @@ use super::jail::Jail;
 use super::marker;
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
-use crate::state::TRIAL;
+use crate::place::TRIAL;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, with_patience};
 
 /// The type of a tmpfs (`TMPFS_MAGIC`, statfs(2)).

@@ -18,25 +18,24 @@ use super::config::{Config, PublishConfig};
 use super::directory::Directory;
 use super::filter::OnViolation;
 use super::host::{Claims, Host};
-use super::jail::{Jail, JailedPool};
+use super::jail::JailedPool;
 use super::mounts::{self, Mounts};
 use super::patience;
 use super::pool::{Candidate, HostPool};
 use super::refusal::Refusal;
+use super::split::{Split, SplitPool};
 use crate::bookkeeping::{Deletions, Facts, Filesystem, Missing};
-use crate::capabilities::SERVER;
 use crate::log;
 use crate::ops;
-use crate::server::{self, Service};
-use crate::state::{self, Locks, Loops, Mounting, Place, Pool, PublishDirectory, Served, Sockets, State, Volumes, Way};
-use crate::sys::capability::{allow, raise};
+use crate::server::Service;
+use crate::state::{
+    self, Attributes, Locks, Loops, Place, Placer, Pool, PoolConfig, PublishDirectory, Served, Sockets, State, Volumes,
+};
 use crate::sys::file::{self, FileId};
 use crate::sys::mountinfo::MountTable;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Error as SysError, mount, process};
-
-/// A pool with its emptier and what it has for mounting.
-pub type SplitPool = (JailedPool, OwnedFd, Option<Mounting>);
+use crate::threads;
 
 /// What is known, what is missing, and the table that shows when that appears.
 pub type Recovered = (State, Missing, MountTable);
@@ -56,34 +55,26 @@ struct Recovery {
 ///
 /// # Errors
 /// A sentence when it cannot be determined what is mounted or attached.
-pub fn recover(
-    config: &Config,
-    host: Host,
-    jail: Jail,
-    mut pools: Vec<Candidate<SplitPool>>,
-    mut devices: Devices,
-) -> Result<Recovered, Refusal> {
-    let _allowed = allow(SERVER);
-    let raised = SERVER.iter().map(|capability| raise(*capability)).collect::<Result<Vec<_>, _>>();
-    let _raised = raised.map_err(|error| format!("cannot raise what recovery needs: {error}"))?;
+pub fn recover(config: &Config, host: Host, split: Split, mut devices: Devices) -> Result<Recovered, Refusal> {
+    let Split { mut pools, sockets, nodes, placer, watch } = split;
     let silent = devices.silent();
-    let missing = missing(&host, &mut pools, std::mem::take(&mut devices.waiting));
+    let waiting = std::mem::take(&mut devices.waiting).into_iter().chain([watch]);
+    let missing = missing(&host, &mut pools, waiting.collect());
     let Host { tables: [mut whole, beginning, changes], loop_control, publish, claims, .. } = host;
     // Every pool is locked by now: no other helper adds to these.
     let mounts = mounts::read(&mut whole)?;
     let (mut ways, mut positions, mut publish_directories) = (Vec::new(), Vec::new(), Vec::new());
-    for ((wanted, (outside, way)), root) in config.publish.iter().zip(publish).zip(jail.publish) {
+    for (wanted, (outside, way)) in config.publish.iter().zip(publish) {
         positions.push(outside.position(&mounts)?);
-        ways.push(with_copy(way, &root));
-        publish_directories.push(publish_directory(wanted, outside, root));
+        ways.push(way);
+        publish_directories.push(publish_directory(wanted, outside));
     }
     let mut unserved = BTreeMap::new();
     for pool in &pools {
         let Err(why) = &pool.state else { continue };
         unserved.extend(pool.volumes.iter().map(|id| (id.clone(), (pool.config.name.clone(), why.to_string()))));
     }
-    let (nodes, source) = jail.nodes;
-    let pools = serve(config, pools, claims, &mounts);
+    let pools = serve(config, &placer, pools, claims, &mounts);
     let used = used_numbers(&pools)?;
     let state = State {
         driver: config.driver.clone(),
@@ -94,10 +85,11 @@ pub fn recover(
         volumes: Volumes::default(),
         unserved,
         attached: BTreeMap::new(),
-        host: state::Host::new(source, ways, [whole, beginning]),
-        loops: Loops::new(loop_control, nodes, used, silent),
+        host: state::Host::new(nodes, ways, [whole, beginning], Arc::clone(&placer)),
+        loops: Loops::new(loop_control, Arc::clone(&placer), used, silent),
+        placer,
         locks: Locks::default(),
-        sockets: Sockets::new(jail.sockets),
+        sockets: Sockets::new(sockets),
     };
     let (owners, projects) = (BTreeMap::new(), BTreeMap::new());
     let mut recovery = Recovery { state, owners, projects, devices: BTreeMap::new() };
@@ -115,10 +107,7 @@ pub fn recover(
 pub fn take_over(service: &Arc<Service>) -> Result<(), Refusal> {
     let (doing, done) = channel::<()>();
     let service = Arc::clone(service);
-    server::spawn(move || {
-        let _allowed = allow(SERVER);
-        ops::take_over_filesystems(&service.state, || drop(doing));
-    })?;
+    threads::spawn(move || ops::take_over_filesystems(&service.state, || drop(doing)))?;
     if done.recv_timeout(patience::LIMIT) == Err(RecvTimeoutError::Timeout) {
         log::error!("a filesystem in an image does not answer: it, and those after it, are taken over when they do");
     }
@@ -151,8 +140,6 @@ fn missing(host: &Host, pools: &mut [Candidate<SplitPool>], waiting: Vec<OwnedFd
     let mut missing = Missing { pools: Vec::new(), waiting };
     for pool in pools {
         missing.waiting.extend(pool.waiting.take());
-        let mounting = pool.state.as_ref().ok().and_then(|(_, _, mounting)| mounting.as_ref());
-        missing.waiting.extend(mounting.and_then(|mounting| mounting.connection().ok()));
         if let Err(refusal) = &pool.state {
             let condition = refusal.to_string();
             let (name, directory) = (&pool.config.name, &pool.config.directory);
@@ -163,23 +150,19 @@ fn missing(host: &Host, pools: &mut [Candidate<SplitPool>], waiting: Vec<OwnedFd
     missing
 }
 
-/// The way to a publish directory, with what the jail's own mount of it shows.
-fn with_copy(way: Way, root: &OwnedFd) -> Way {
-    let copy = mount::unique_id(root, "").ok().flatten();
-    match copy.and_then(|copy| Some((copy, mount::root_of(copy).ok()?))) {
-        Some((copy, inner)) => Way { copy: Some(copy), inner, ..way },
-        // KERNEL(6.8): until then, a directory that is renamed while it is served goes unnoticed.
-        None => way,
-    }
-}
-
-fn publish_directory(config: &PublishConfig, outside: Directory, root: OwnedFd) -> PublishDirectory {
+fn publish_directory(config: &PublishConfig, outside: Directory) -> PublishDirectory {
     let (name, host_path) = (config.name.clone(), Text::new(config.path.to_string_lossy()));
-    PublishDirectory { name, host_path, real_path: outside.real_path, root, shape: config.shape }
+    PublishDirectory { name, host_path, real_path: outside.real_path, shape: config.shape }
 }
 
 /// Makes served pools of those that have come this far. Pools on one filesystem share its room and its project ids.
-fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, mounts: &Mounts) -> Vec<Arc<Pool>> {
+fn serve(
+    config: &Config,
+    placer: &Arc<Placer>,
+    pools: Vec<Candidate<SplitPool>>,
+    mut claims: Claims,
+    mounts: &Mounts,
+) -> Vec<Arc<Pool>> {
     let mut facts = BTreeMap::<_, Facts>::new();
     for (pool, found) in pools.iter().filter_map(|pool| Some((pool, &pool.state.as_ref().ok()?.0))) {
         let Ok(status) = file::status(&found.directory) else { continue };
@@ -194,27 +177,29 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
         };
     }
     let mut filesystems = BTreeMap::new();
-    let mut serve_one = |split: SplitPool| -> Result<Served, Refusal> {
-        let (JailedPool { host, directory, marker }, emptier, mounting) = split;
+    let mut serve_one = |config: &PoolConfig, split: SplitPool| -> Result<Served, Refusal> {
+        let (JailedPool { host, directory, marker }, emptier) = split;
         let fail = |error: SysError| format!("cannot open it in the jail: {error}");
         let device = file::status(&directory).map_err(fail)?.id.device;
         let root = directory.try_clone().map_err(|error| error.to_string())?;
         let facts = *facts.get(&device).ok_or_else(|| "its filesystem cannot be inspected".to_owned())?;
-        let make = || Arc::new(Filesystem::new(root, facts, claims.remove(&device)));
+        let asked = (Arc::clone(placer), config.name.clone());
+        let make = || Arc::new(Filesystem::new(root, asked, facts, claims.remove(&device)));
         let filesystem = filesystems.entry(device).or_insert_with(make);
         let copy = mount::unique_id(&directory, "").ok().flatten();
         let (inner, outside) = (host.directory.position(mounts)?.inner, host.directory.real_path.clone());
         let place = Place { device, inner, outside, is_unmounted: AtomicBool::default(), copy };
         let filesystem = Arc::clone(filesystem);
-        let helpers = (Deletions::new(emptier), mounting);
-        let served = Served::new((directory, marker), filesystem, place, host.inherited, helpers);
+        let deletions = Deletions::new(emptier);
+        let filesystem = (filesystem, Attributes::new(Arc::clone(placer), config.name.clone()));
+        let served = Served::new((directory, marker), filesystem, place, host.inherited, deletions);
         // A helper that was killed may not have synced what it changed, and this one answers as if it had.
         served.sync_all().map_err(|error| format!("it cannot be synced to disk: {error}"))?;
         served.recorded_numbers().map_err(|error| format!("its marker cannot be read: {error}"))?;
         Ok(served)
     };
     let pools = pools.into_iter().map(|pool| {
-        let Candidate { config, state, .. } = pool.then(|_, split| serve_one(split));
+        let Candidate { config, state, .. } = pool.then(&mut serve_one);
         Arc::new(Pool { config, state: state.map_err(|refusal| refusal.to_string()), trouble: OnceLock::new() })
     });
     pools.collect()

@@ -2,18 +2,16 @@
 //! seen once is asked again when it matters.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bulkhead_protocol::{Error, PublishName, Separation, VolumeId};
 
-use super::{failed, in_use, lock};
+use super::{Placer, failed, in_use, lock};
 use crate::log::shown;
 use crate::sys::Result as SysResult;
 use crate::sys::loopdevice::MAJOR;
-use crate::sys::mount::root_of;
 use crate::sys::mountinfo::{Mount, MountTable};
 
 /// The host's mount table, and what the helper has in it.
@@ -21,6 +19,7 @@ use crate::sys::mountinfo::{Mount, MountTable};
 pub struct Host {
     nodes: String,
     ways: Vec<Way>,
+    placer: Arc<Placer>,
     whole: Mutex<MountTable>,
     beginning: Mutex<MountTable>,
     questions: Mutex<Questions>,
@@ -35,10 +34,6 @@ pub type Apart = (PublishName, Separation);
 pub struct Way {
     /// The directory.
     pub name: PublishName,
-    /// The jail's copy of its mount, on kernels that have unique ids of mounts.
-    pub copy: Option<NonZeroU64>,
-    /// What that copy shows of the filesystem.
-    pub inner: PathBuf,
     /// The peer group that joins the copy to the host's mount.
     pub peers: u32,
     /// The mounts on the way: the directory's own first, the root of the namespace last.
@@ -80,9 +75,9 @@ type Answer = (Option<PathBuf>, Option<Apart>);
 impl Host {
     /// The host that the two tables list. `nodes` is what the tmpfs of device nodes was mounted from; nobody in a pod
     /// can choose that in these tables.
-    pub fn new(nodes: String, ways: Vec<Way>, [whole, beginning]: [MountTable; 2]) -> Self {
+    pub fn new(nodes: String, ways: Vec<Way>, [whole, beginning]: [MountTable; 2], placer: Arc<Placer>) -> Self {
         let (whole, beginning) = (Mutex::new(whole), Mutex::new(beginning));
-        Self { nodes, ways, whole, beginning, questions: Mutex::default(), apart: Mutex::default() }
+        Self { nodes, ways, placer, whole, beginning, questions: Mutex::default(), apart: Mutex::default() }
     }
 
     /// Checks that the host has nothing mounted that shows a volume, and would show it if it had.
@@ -100,7 +95,7 @@ impl Host {
 
     /// Checks that what is mounted or unmounted in a publish directory is so on the host too. This reads the table as
     /// far as the directory's own mount, which is older than those of volumes; whether another mount hides it is known
-    /// from the last whole reading.
+    /// from the last whole reading. Whether it was moved, the placer finds out.
     ///
     /// # Errors
     /// `InUse` when it is apart from the host.
@@ -179,7 +174,14 @@ impl Host {
             visit(mount);
             ControlFlow::Continue(())
         })?;
-        let apart = looks.iter().find_map(|look| Some((look.way.name.clone(), look.whole_way()?)));
+        let mut apart = None;
+        for look in looks {
+            let is_moved = || Ok(self.placer.is_moved(&look.way.name)?.then_some(Separation::Moved));
+            if let Some(separation) = look.whole_way().map_or_else(is_moved, |found| Ok(Some(found)))? {
+                apart = Some((look.way.name.clone(), separation));
+                break;
+            }
+        }
         lock(&self.apart).clone_from(&apart);
         Ok(apart)
     }
@@ -226,11 +228,10 @@ impl<'a> Look<'a> {
 
     /// Returns why mounts do not reach the host, judging by the directory's own mount.
     fn own_mount(&self) -> Option<Separation> {
-        let moved = || self.way.copy.and_then(|copy| root_of(copy).ok()).is_some_and(|now| now != self.way.inner);
         match (self.sees_its_mount, self.is_shared) {
             (false, _) => Some(Separation::Unmounted),
             (true, false) => Some(Separation::NotShared),
-            (true, true) => moved().then_some(Separation::Moved),
+            (true, true) => None,
         }
     }
 
@@ -239,6 +240,12 @@ impl<'a> Look<'a> {
         let gone = (self.seen < self.way.steps.len()).then_some(Separation::Unmounted);
         self.own_mount().or(gone).or(self.is_covered.then_some(Separation::Covered))
     }
+}
+
+/// The error for what the placer has not done in a publish directory, given what the host's table says of that: it knows
+/// besides whether the directory was moved.
+pub fn apart(joined: Result<(), Error>, name: &PublishName) -> Error {
+    joined.err().unwrap_or_else(|| refusal(&(name.clone(), Separation::Moved)))
 }
 
 fn refusal((directory, cause): &Apart) -> Error {

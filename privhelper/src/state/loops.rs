@@ -1,5 +1,4 @@
-//! Loop devices: one for each attached volume, reached through nodes in the helper's own tmpfs, and a second one on top
-//! of it.
+//! Loop devices: one for each attached volume, opened by the placer, and a second one on top of it.
 //!
 //! Anybody who can open a loop device's node controls the device: unbinding it and setting its flags need no
 //! capability. But a device that is open is only marked when somebody unbinds it. So each device of a volume backs
@@ -8,20 +7,19 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bulkhead_protocol::{BlockSize, VolumeId};
-use caps::Capability;
-use rustix::fs::OFlags;
 
-use super::lock;
+use super::{Placer, lock};
 use crate::log;
-use crate::sys::capability::raise;
+use crate::place::wire::{Access, Command};
 use crate::sys::file::{self, FileId};
-use crate::sys::loopdevice::{self, Configuration, OURS};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with};
+use crate::sys::loopcontrol::Configuration;
+use crate::sys::loopdevice::{self, OURS};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, loopcontrol};
 
 /// The loop device of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +34,14 @@ pub struct Device {
     pub direct: bool,
 }
 
-/// Loop devices, and where their nodes are.
+/// Loop devices, and who opens them.
 #[derive(Debug)]
 pub struct Loops {
     control: OwnedFd,
-    nodes: OwnedFd,
+    placer: Arc<Placer>,
     /// How many numbers have been used since the machine started. They are used one after the other, and again only after
     /// all others.
     used: AtomicU64,
-    /// How often a device was opened to inspect it.
-    looks: AtomicU32,
     stock: Mutex<Stock>,
     /// Notified when there is something to do for the stock.
     changed: Condvar,
@@ -86,11 +82,11 @@ pub fn label(volume: &VolumeId) -> &str {
 }
 
 impl Loops {
-    /// Loop devices managed through this control device, with their nodes in this directory, after so many numbers were
-    /// used. Devices with the labels in `silent` did not answer.
-    pub fn new(control: OwnedFd, nodes: OwnedFd, used: u64, silent: BTreeSet<String>) -> Self {
-        let (used, looks) = (AtomicU64::new(used), AtomicU32::new(0));
-        Self { control, nodes, used, looks, stock: Mutex::default(), changed: Condvar::new(), silent }
+    /// Loop devices managed through this control device, and opened by the placer, after so many numbers were used. Devices
+    /// with the labels in `silent` did not answer.
+    pub fn new(control: OwnedFd, placer: Arc<Placer>, used: u64, silent: BTreeSet<String>) -> Self {
+        let used = AtomicU64::new(used);
+        Self { control, placer, used, stock: Mutex::default(), changed: Condvar::new(), silent }
     }
 
     /// Returns how many numbers have been used.
@@ -98,21 +94,15 @@ impl Loops {
         self.used.load(Relaxed)
     }
 
-    /// Opens an existing device to inspect it, by a node of its own: what is published has to stay in the tmpfs, or
-    /// the kubelet could not bind it again.
+    /// Opens an existing device to inspect it.
     pub fn open_existing(&self, number: u32) -> SysResult<OwnedFd> {
-        let name = format!("look{}", self.looks.fetch_add(1, Relaxed));
-        self.make_node(&name, number)?;
-        let device = loopdevice::open_node(self.nodes.as_fd(), &name, OFlags::RDONLY);
-        // This can fail only if the node is already missing.
-        let _ = file::remove(&self.nodes, &name);
-        device
+        self.placer.open(number, Access::Look)
     }
 
     /// Takes over a device that is bound to a volume's image, with a new hold.
     pub fn adopt(&self, volume: &VolumeId, number: u32) -> SysResult<Device> {
-        let device = self.open(number, OFlags::RDONLY)?;
-        let read_only = loopdevice::is_read_only(&device)?;
+        let device = self.placer.open(number, Access::Read)?;
+        let read_only = loopcontrol::is_read_only(&device)?;
         let direct = loopdevice::binding(&device)?.direct;
         let hold = self.hold(volume, &device)?;
         Ok(Device { number, hold, read_only, direct })
@@ -120,13 +110,14 @@ impl Loops {
 
     /// Unbinds what was found on a device, and never uses its number again: somebody may have a node of it.
     pub fn give_up(&self, hold: u32) {
-        let _ = self.open_existing(hold).and_then(loopdevice::unbind);
+        let _ = self.open_existing(hold).and_then(loopcontrol::unbind);
         self.discard(hold);
     }
 
     /// Gives up a number for ever. Its device is unbound, and removed in the background.
     pub fn discard(&self, number: u32) {
-        self.remove_node(number);
+        // What fails here leaves a node that nobody uses.
+        let _ = self.placer.command(number, Command::Forget);
         let mut stock = lock(&self.stock);
         stock.spent.push_back(number);
         if stock.wanted == 0 {
@@ -162,7 +153,7 @@ impl Loops {
 
     fn remove(&self, number: u32) {
         // A device manager may have it open for a moment; or another program has taken it by now, and keeps it.
-        let is_busy = || failed_with(&loopdevice::remove(&self.control, number), Errno::BUSY);
+        let is_busy = || failed_with(&loopcontrol::remove(&self.control, number), Errno::BUSY);
         (0..20).take_while(|_| is_busy()).for_each(|_| std::thread::sleep(Duration::from_millis(50)));
     }
 
@@ -180,19 +171,15 @@ impl Loops {
         self.changed.notify_one();
         let held = || -> SysResult<_> {
             // Open for reading only: while a device is open for writing, some kernels refuse to mount what is on it.
-            let device = self.open(number, OFlags::RDONLY)?;
-            {
-                let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-                // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
-                loopdevice::set_read_only(&device, read_only)?;
-            }
+            let device = self.placer.open(number, Access::Read)?;
+            self.placer.command(number, Command::SetReadOnly(read_only))?;
             // The hold comes last: nothing that fails takes it off again.
             let direct = loopdevice::binding(&device)?.direct;
             Ok((self.hold(volume, &device)?, direct))
         };
         let (hold, direct) = held().inspect_err(|_| {
             // Nobody knows the device yet. If this fails as well, the next start finds it.
-            let _ = loopdevice::unbind(&bound);
+            let _ = loopcontrol::unbind(&bound);
             self.discard(number);
         })?;
         Ok(Device { number, hold, read_only, direct })
@@ -203,26 +190,27 @@ impl Loops {
     fn hold(&self, volume: &VolumeId, device: &OwnedFd) -> SysResult<u32> {
         let how = Configuration { label: label(volume), block_size: 0, direct: false, read_only: true };
         let (hold, _) = self.bind(device, how, |stock| stock.holds.pop_front().or_else(|| stock.ready.pop_front()))?;
-        self.remove_node(hold);
+        // Nobody gets a node of it.
+        let _ = self.placer.command(hold, Command::Forget);
         Ok(hold)
     }
 
-    /// Binds a file to a device that is not in use, and returns its number and the device, open. Its node stays.
+    /// Binds a file to a device that is not in use, and returns its number and the device, open.
     fn bind(
         &self,
         file: impl AsFd,
         how: Configuration<'_>,
         take: impl Fn(&mut Stock) -> Option<u32>,
     ) -> SysResult<(u32, OwnedFd)> {
-        let access = if how.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         for _ in 0..TRIES {
             let ready = take(&mut lock(&self.stock));
             let number = ready.map_or_else(|| self.make(), Ok)?;
-            let bound = self.open(number, access).and_then(|device| {
+            let access = if how.read_only { Access::Read } else { Access::Write };
+            let bound = self.placer.open(number, access).and_then(|device| {
                 // A backing file may not support direct I/O, or not with this block size.
-                let configured = match loopdevice::configure(&device, &file, how) {
+                let configured = match loopcontrol::configure(&device, &file, how) {
                     Err(SysError { errno: Errno::INVAL, .. }) if how.direct => {
-                        loopdevice::configure(&device, &file, Configuration { direct: false, ..how })
+                        loopcontrol::configure(&device, &file, Configuration { direct: false, ..how })
                     }
                     configured => configured,
                 };
@@ -248,7 +236,7 @@ impl Loops {
         for _ in 0..size {
             let step = self.used.fetch_add(1, Relaxed).checked_rem(size.into()).unwrap_or_default();
             let number = OURS.start().saturating_add(u32::try_from(step).unwrap_or_default());
-            match loopdevice::add(&self.control, number) {
+            match loopcontrol::add(&self.control, number) {
                 Err(SysError { errno: Errno::EXIST, .. }) => {}
                 made => return made.map(|()| number),
             }
@@ -259,7 +247,7 @@ impl Loops {
     /// Detaches a device that is bound to an image. Returns the device as it is now if somebody else has it open, so that
     /// it stays attached.
     pub fn detach(&self, volume: &VolumeId, device: Device, image: FileId) -> SysResult<Option<Device>> {
-        let opened = match self.open(device.number, OFlags::RDONLY) {
+        let opened = match self.placer.open(device.number, Access::Read) {
             Err(SysError { errno: Errno::NXIO, .. }) => return Ok(None),
             opened => opened?,
         };
@@ -281,7 +269,7 @@ impl Loops {
         // Device managers briefly open every device when it changes.
         for pause in [0, 1, 2, 4, 8, 16, 32, 12] {
             std::thread::sleep(Duration::from_millis(pause));
-            match loopdevice::unbind(&opened) {
+            match loopcontrol::unbind(&opened) {
                 Ok(()) | Err(SysError { errno: Errno::NXIO, .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -296,9 +284,8 @@ impl Loops {
         }
         // It must stay bound when whoever has it open lets go.
         let hold = self.hold(volume, &opened)?;
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         // Whatever cannot be undone now is undone before the device is handed out again. The hold must not be forgotten.
-        let _ = loopdevice::take_back(&opened);
+        let _ = self.placer.command(device.number, Command::TakeBack);
         Ok(Some(Device { hold, ..device }))
     }
 
@@ -313,7 +300,7 @@ impl Loops {
     /// Unbinds a hold that this helper has made.
     fn release(&self, hold: u32) -> SysResult<()> {
         // Since Linux 6.10 the close at the end of this is what unbinds it.
-        loopdevice::unbind(self.open_existing(hold)?)?;
+        loopcontrol::unbind(self.open_existing(hold)?)?;
         if lock(&self.stock).holds.len() < READY {
             lock(&self.stock).holds.push_back(hold);
         } else {
@@ -322,16 +309,10 @@ impl Loops {
         Ok(())
     }
 
-    /// Returns whether a device is one that helpers make, and bound to nothing: its node shows nothing then.
-    pub fn is_vacant(&self, number: u32) -> bool {
-        let binding = || self.open_existing(number).and_then(loopdevice::binding);
-        OURS.contains(&number) && failed_with(&binding(), Errno::NXIO)
-    }
-
     /// Undoes what others may have done to an attached device, so that it stays bound. Returns the device with the hold
     /// that it has now, or `None` if it is no longer bound to the image.
     pub fn revive(&self, volume: &VolumeId, device: Device, image: FileId) -> SysResult<Option<Device>> {
-        let opened = match self.open(device.number, OFlags::RDONLY) {
+        let opened = match self.placer.open(device.number, Access::Read) {
             Err(SysError { errno: Errno::NXIO, .. }) => return Ok(None),
             opened => opened?,
         };
@@ -341,8 +322,7 @@ impl Loops {
             binding => binding?,
         };
         if binding.altered {
-            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            loopdevice::take_back(&opened)?;
+            self.placer.command(device.number, Command::TakeBack)?;
         }
         let hold = if self.holds(device)? { device.hold } else { self.hold(volume, &opened)? };
         Ok(Some(Device { hold, ..device }))
@@ -353,40 +333,9 @@ impl Loops {
     /// # Errors
     /// `NXIO` when it is not bound to the image any more.
     pub fn refresh(&self, number: u32, image: FileId) -> SysResult<()> {
-        let device = self.open_existing(number)?;
-        if loopdevice::binding(&device)?.image != image {
+        if loopdevice::binding(self.open_existing(number)?)?.image != image {
             return Err(SysError::of(Errno::NXIO));
         }
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        loopdevice::refresh_capacity(device)
+        self.placer.command(number, Command::Refresh)
     }
-
-    /// The node of a device, to be bound to a target.
-    pub fn node(&self, number: u32) -> SysResult<OwnedFd> {
-        self.make_node(&node_name(number), number)?;
-        file::open_entry(&self.nodes, &node_name(number))
-    }
-
-    fn open(&self, number: u32, access: OFlags) -> SysResult<OwnedFd> {
-        self.make_node(&node_name(number), number)?;
-        loopdevice::open_node(self.nodes.as_fd(), &node_name(number), access)
-    }
-
-    fn make_node(&self, name: &str, number: u32) -> SysResult<()> {
-        let _raised = raise(Capability::CAP_MKNOD)?;
-        match loopdevice::make_node(self.nodes.as_fd(), name, number) {
-            Err(SysError { errno: Errno::EXIST, .. }) => Ok(()),
-            made => made,
-        }
-    }
-
-    fn remove_node(&self, number: u32) {
-        // This can fail only if the node is already missing.
-        let _ = file::remove(&self.nodes, &node_name(number));
-    }
-}
-
-/// The name of a device's node.
-fn node_name(number: u32) -> String {
-    format!("loop{number}")
 }

@@ -5,7 +5,8 @@
 //! place. These rules of the whole helper hold by a comment only, so a change has to be read with them in mind:
 //!
 //! 1. A path is opened from the root of the file system at start only (`open_at_start`), and nothing that was opened
-//!    outside the jail is kept, except the host's mount tables, `/dev/loop-control` and the lock beside the socket.
+//!    outside the jail, or in what the placer sees of it, is kept, except the host's mount tables, `/dev/loop-control` and the
+//!    lock beside the socket.
 //! 2. A lock of a table is held for memory only, never during a system call that may wait for a disk.
 //! 3. Only recovery changes rows of volumes that it does not hold: nothing else runs then.
 //! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
@@ -19,37 +20,39 @@
 //! 12. The emptier is woken after the start knows all volumes, and not before.
 //! 13. Once lines are written out by their thread, nothing else writes to standard error.
 
+mod attributes;
 mod host;
 pub mod layout;
 mod locks;
 mod loops;
-mod mounting;
 mod operation;
+mod placer;
 mod pool;
 mod sockets;
 mod targets;
-pub mod vol_data;
 mod volumes;
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 
-pub use host::{Host, Step, Way};
-pub use layout::{Kind, Record};
+pub use attributes::Attributes;
+pub use host::{Host, Step, Way, apart};
+pub use layout::Record;
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
 pub use loops::{Device, KEEPERS, Loops, label};
-pub use mounting::Mounting;
 pub use operation::{Held, HeldTarget, Seen};
+pub use placer::Placer;
 pub use pool::{Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
-pub use targets::{Obstacle, PublishDirectory, Shape, TRIAL};
-pub use volumes::{Deleted, Proof, Published, Volume, Volumes};
+pub use targets::PublishDirectory;
+pub use volumes::{Deleted, Published, Volume, Volumes};
+
+pub use crate::errors::{broken, busy, exists, failed, in_use, invalid, no_space, refused, unsupported};
+pub use crate::place::kind::Kind;
 
 use crate::bookkeeping::Limits;
-use crate::log;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, with_patience};
 
 /// Everything the operations work on.
@@ -74,6 +77,8 @@ pub struct State {
     pub attached: BTreeMap<String, Vec<u32>>,
     /// The host's mounts.
     pub host: Host,
+    /// What mounts, makes nodes and sets limits.
+    pub placer: Arc<Placer>,
     /// Loop devices.
     pub loops: Loops,
     /// The operations in progress.
@@ -115,40 +120,9 @@ impl State {
     }
 }
 
-/// Errors of one kind each, with a message: the operation, its object, the cause, what to do.
-macro_rules! errors {
-    ($($name:ident $kind:ident)*) => {
-        $(pub fn $name(message: impl Into<String>) -> Error {
-            Error::new(ErrorKind::$kind, message)
-        })*
-    };
-}
-
-errors! {
-    exists AlreadyExists
-    in_use InUse
-    busy Busy
-    no_space NoSpace
-    unsupported Unsupported
-    invalid Invalid
-    refused Refused
-    broken PoolBroken
-}
-
 /// The error for a request that only the other kind of volume supports.
 pub fn wrong_kind(id: &VolumeId, wanted: Kind) -> Error {
     Error::new(ErrorKind::WrongKind, format!("volume {id} is not a {wanted}"))
-}
-
-/// An error for a failed system call: the operation, its object, the cause.
-pub fn failed(operation: &str, object: impl Display, error: SysError) -> Error {
-    let kind = match error.errno {
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrorKind::NoSpace,
-        Errno::BUSY | Errno::INPROGRESS => ErrorKind::Busy,
-        Errno::OPNOTSUPP | Errno::NOSYS => ErrorKind::Unsupported,
-        other => ErrorKind::Io(other.raw_os_error()),
-    };
-    Error::new(kind, format!("{operation} {object}: {error}"))
 }
 
 /// Locks a mutex whose holder may never return from a filesystem that hangs.
@@ -205,6 +179,11 @@ pub mod testing {
         TargetPath { directory: "work".parse().expect("a name"), path: path.parse().expect("a path") }
     }
 
+    /// A placer that cannot be asked.
+    pub fn placer() -> Arc<Placer> {
+        Arc::new(Placer::new(Vec::new()))
+    }
+
     /// A helper without pools or publish directories.
     pub fn state() -> State {
         let nothing = || rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
@@ -217,8 +196,9 @@ pub mod testing {
             volumes: Volumes::default(),
             unserved: BTreeMap::new(),
             attached: BTreeMap::new(),
-            host: Host::new("nodes".to_owned(), Vec::new(), [MountTable::of(""), MountTable::of("")]),
-            loops: Loops::new(nothing(), nothing(), 0, std::collections::BTreeSet::new()),
+            host: Host::new("nodes".to_owned(), Vec::new(), [MountTable::of(""), MountTable::of("")], placer()),
+            placer: placer(),
+            loops: Loops::new(nothing(), placer(), 0, std::collections::BTreeSet::new()),
             locks: Locks::default(),
             sockets: Sockets::new(BTreeMap::new()),
         }

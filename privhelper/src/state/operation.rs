@@ -10,7 +10,8 @@ use rustix::fs::OFlags;
 
 use super::host::Question;
 use super::locks::{Admitted, Locked};
-use super::{Kind, Pool, PublishDirectory, Served, State, Volume, broken, failed, layout, wrong_kind};
+use super::{Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
+use crate::place::replaced;
 use crate::sys::{Errno, file};
 
 /// A volume that nobody else changes meanwhile, whether it exists or not.
@@ -121,8 +122,7 @@ impl Held<'_> {
         if found == volume.content {
             return Ok(content);
         }
-        let what = "was replaced while it was served; put back what was there, or restart bulkhead-privhelper";
-        Err(broken(format!("the directory of volume {} {what}", self.id)))
+        Err(replaced(self.id))
     }
 
     /// Checks that what goes by the volume's name is the volume's content, or nothing is left of that.

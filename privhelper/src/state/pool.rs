@@ -10,9 +10,9 @@ use bulkhead_protocol::{Condition, Error, MountFlags, Pace, PoolName, QuotaMode,
 use rustix::fs::OFlags;
 
 use super::locks::Admitted;
-use super::{Mounting, broken, layout, lock, lock_in_time};
+use super::{Attributes, broken, layout, lock, lock_in_time};
 use crate::bookkeeping::{Deletions, Filesystem};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount, walk};
 
 /// How a pool is to be served.
 #[derive(Clone, Debug)]
@@ -57,8 +57,8 @@ pub struct Served {
     pub inherited: MountFlags,
     /// Its deleted volumes, until nothing is left of them.
     pub deletions: Deletions,
-    /// What mounts filesystems in images, if the pool is configured for them.
-    pub mounting: Option<Mounting>,
+    /// What is recorded on its files.
+    pub attributes: Attributes,
     /// The marker, locked: no other helper can serve the pool at the same time.
     marker: OwnedFd,
     /// Whether a power cut may lose names of its entries, because the last sync failed.
@@ -143,19 +143,19 @@ impl Served {
     /// A pool with these parts.
     pub fn new(
         (directory, marker): (OwnedFd, OwnedFd),
-        filesystem: Arc<Filesystem>,
+        (filesystem, attributes): (Arc<Filesystem>, Attributes),
         place: Place,
         inherited: MountFlags,
-        (deletions, mounting): (Deletions, Option<Mounting>),
+        deletions: Deletions,
     ) -> Self {
         let (unsynced, syncs, numbers) = (Mutex::default(), AtomicU64::default(), Mutex::default());
-        Self { directory, filesystem, place, inherited, deletions, mounting, marker, unsynced, syncs, numbers }
+        Self { directory, filesystem, place, inherited, deletions, attributes, marker, unsynced, syncs, numbers }
     }
 
     /// Returns how many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has
     /// served it. At start only.
     pub fn recorded_numbers(&self) -> SysResult<Option<u64>> {
-        layout::recorded_numbers(&self.marker)
+        layout::recorded_numbers(&self.attributes)
     }
 
     /// Records that so many numbers of loop devices have been used, before anybody gets a node with one of them: the
@@ -167,7 +167,7 @@ impl Served {
         let mut recorded = lock_in_time(&self.numbers)?;
         if used > *recorded {
             let next = used.saturating_add(NUMBERS);
-            layout::record_numbers(&self.marker, next)?;
+            layout::record_numbers(&self.attributes, next)?;
             *recorded = next;
         }
         Ok(())
@@ -177,7 +177,7 @@ impl Served {
     /// pool does not have. From then on the emptier may find the entry.
     pub fn put_aside(&self, name: &str) -> SysResult<Aside> {
         let aside = layout::deleted_name(self.deletions.new_number(), name);
-        match file::rename_new(&self.directory, name, &self.directory, &aside) {
+        match walk::rename_new(&self.directory, name, &self.directory, &aside) {
             Ok(()) => Ok(Aside { name: aside, synced: self.sync_names() }),
             Err(error) => {
                 let in_place = || {
@@ -194,7 +194,7 @@ impl Served {
     /// a directory returns success on XFS, and on ext4 until it has noticed: only a change after it tells the truth.
     pub fn sync(&self, file: impl AsFd) -> SysResult<()> {
         file::sync(file)?;
-        layout::try_journal(&self.marker, self.syncs.fetch_add(1, Relaxed))
+        layout::try_journal(&self.attributes, self.syncs.fetch_add(1, Relaxed))
     }
 
     /// Makes the names of the pool's entries survive a power cut, as [`Self::sync`] does for a file.
@@ -214,7 +214,7 @@ impl Served {
     /// nothing for what others have changed elsewhere, unless it has changed after that itself.
     pub fn sync_all(&self) -> SysResult<()> {
         // This is a later change to the same journal.
-        layout::try_journal(&self.marker, self.syncs.fetch_add(1, Relaxed))?;
+        layout::try_journal(&self.attributes, self.syncs.fetch_add(1, Relaxed))?;
         self.sync(&self.marker)
     }
 

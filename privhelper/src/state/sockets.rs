@@ -11,7 +11,7 @@ use rustix::net::SocketType;
 
 use super::{exists, failed, lock};
 use crate::sys::file::{self, FileId};
-use crate::sys::{Errno, socket};
+use crate::sys::{Errno, socket, walk};
 
 /// Where a socket appears.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Sockets {
         };
         made.holder = socket::peer_process(connection).ok().zip(socket::peer(connection).ok().map(|peer| peer.pid));
         let made = listening.entry(which).or_insert(made);
-        file::duplicate(&made.socket).map_err(|error| failed("duplicate the socket", &place.name, error))
+        walk::duplicate(&made.socket).map_err(|error| failed("duplicate the socket", &place.name, error))
     }
 
     /// Shuts down those whose names lead to them no more, as when somebody has removed them: their holder asks again then.

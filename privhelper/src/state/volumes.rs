@@ -2,7 +2,6 @@
 //! and how many volumes and targets there are are sums over the rows, kept by the one function that changes a row.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -11,6 +10,7 @@ use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, TargetPath,
 
 use super::{Device, Kind, Pool, Record, lock};
 use crate::bookkeeping::{Progress, Share};
+use crate::place::wire::Proof;
 use crate::sys::Errno;
 use crate::sys::file::FileId;
 use crate::sys::quota::ProjectId;
@@ -57,16 +57,6 @@ pub struct Published {
     pub flags: MountFlags,
     /// What proves that it is gone.
     pub proof: Proof,
-}
-
-/// What proves that a mount is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// The kernel no longer knows its unique id.
-    Id(NonZeroU64),
-    /// KERNEL(6.8): nothing is mounted at the target in this very directory. Only root, who could unmount it as well,
-    /// can have moved it out of there.
-    Place(FileId),
 }
 
 /// Its names: the key of a row.

@@ -65,12 +65,6 @@ impl Drop for Raised {
     }
 }
 
-/// Returns what the calling thread may raise.
-#[cfg(test)]
-pub fn allowed() -> &'static [Capability] {
-    ALLOWED.get()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

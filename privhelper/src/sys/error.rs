@@ -20,6 +20,16 @@ impl Error {
     pub fn of(errno: Errno) -> Self {
         Self { errno, call: Cow::Borrowed("") }
     }
+
+    /// An error that another process has met in this call.
+    pub fn relayed(errno: Errno, call: String) -> Self {
+        Self { errno, call: Cow::Owned(call) }
+    }
+
+    /// The call that has failed.
+    pub fn call(&self) -> &str {
+        &self.call
+    }
 }
 
 /// In tests only: anything else asks for one errno by name.
@@ -67,10 +77,11 @@ mod tests {
 
     use super::*;
     use crate::sys::file;
+    use crate::sys::walk;
 
     #[test]
     fn an_error_names_the_call_and_what_it_was_given_and_keeps_to_one_line() {
-        let root = file::open_at_start("/", OFlags::PATH).expect("the root directory");
+        let root = walk::open_at_start("/", OFlags::PATH).expect("the root directory");
         let error = file::open_entry(&root, "a\nb").expect_err("there is none");
         assert_eq!(error.errno, Errno::NOENT);
         assert_eq!(error.to_string(), r#"No such file or directory (os error 2) from openat2("a\nb")"#);
@@ -78,7 +89,7 @@ mod tests {
         assert_eq!(error.to_string(), "Bad file descriptor (os error 9) from fsync");
         let error = file::make_directory(&root, "proc", Mode::RWXU).expect_err("there is one");
         assert_eq!(error.to_string(), r#"File exists (os error 17) from mkdirat("proc")"#);
-        let again = ["1", "2"].map(|new| file::rename_new(&root, "no such", &root, new).expect_err("there is none"));
+        let again = ["1", "2"].map(|new| walk::rename_new(&root, "no such", &root, new).expect_err("there is none"));
         assert_eq!(again[0].to_string(), again[1].to_string(), "a new name at each attempt is not in the text");
         assert_eq!(Error::of(Errno::BADMSG).to_string(), "Bad message (os error 74)");
     }

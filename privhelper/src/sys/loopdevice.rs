@@ -3,13 +3,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use linux_raw_sys::ioctl::{BLKROGET, BLKROSET};
+use linux_raw_sys::ioctl::BLKROSET;
 use linux_raw_sys::loop_device as raw;
 use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::file::{FileId, Request, raw_fd};
-use super::{Called, Error, Result, checked};
+use super::{Called, Result, checked};
 
 /// Block major number of loop devices (devices.txt).
 pub const MAJOR: u32 = 7;
@@ -45,35 +45,6 @@ pub fn open_node(directory: BorrowedFd<'_>, name: &str, access: OFlags) -> Resul
 /// device. So the number says whose a device is, and no other device is ever opened.
 pub const OURS: std::ops::RangeInclusive<u32> = 0x8_0000..=0xf_ffff;
 
-/// How an image is bound to a device.
-#[derive(Clone, Copy, Debug)]
-pub struct Configuration<'a> {
-    /// What the device says it is bound to, at most 63 bytes.
-    pub label: &'a str,
-    /// The device's logical block size; 0 leaves the choice to the kernel.
-    pub block_size: u32,
-    /// Whether the page cache is passed by.
-    pub direct: bool,
-    /// Whether the image is open for reading only.
-    pub read_only: bool,
-}
-
-/// Binds an image to an unbound device in one step (`LOOP_CONFIGURE`, Linux 5.8). `EBUSY` if it is already bound.
-pub fn configure(device: impl AsFd, image: impl AsFd, how: Configuration<'_>) -> Result<()> {
-    let mut info = empty_info();
-    let flags = [(how.direct, raw::LO_FLAGS_DIRECT_IO as u32), (how.read_only, raw::LO_FLAGS_READ_ONLY as u32)];
-    info.lo_flags = flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum();
-    // The last byte stays zero: the field is a C string.
-    for (to, from) in info.lo_file_name.iter_mut().take(63).zip(how.label.bytes()) {
-        *to = from;
-    }
-    let fd = u32::try_from(raw_fd(&image)).map_err(|_| Error::of(super::Errno::BADF))?;
-    let config = raw::loop_config { fd, block_size: how.block_size, info, __reserved: [0; 8] };
-    // SAFETY: the kernel reads one `struct loop_config` from `config`, which outlives the call, as does the image's fd.
-    let returned = unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CONFIGURE as Request, &raw const config) };
-    checked(returned, "LOOP_CONFIGURE")
-}
-
 /// Returns what the device is bound to; `ENXIO` if it is not bound.
 pub fn binding(device: impl AsFd) -> Result<Binding> {
     let info = get_status(&device)?;
@@ -108,25 +79,10 @@ fn set_status(device: impl AsFd, info: &raw::loop_info64) -> Result<()> {
     checked(returned, "LOOP_SET_STATUS64")
 }
 
-/// Unbinds a device. If somebody else has it open, it is only marked, and is unbound at the last close; since Linux
-/// 6.10 it is unbound when the caller closes it. `ENXIO` if it is no longer bound.
-pub fn unbind(device: impl AsFd) -> Result<()> {
-    // SAFETY: LOOP_CLR_FD takes no argument.
-    checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CLR_FD as Request) }, "LOOP_CLR_FD")
-}
-
 /// Makes a device take on its image's new length. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
 pub fn refresh_capacity(device: impl AsFd) -> Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no argument.
     checked(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_CAPACITY as Request) }, "LOOP_SET_CAPACITY")
-}
-
-/// Returns whether a device refuses writes.
-pub fn is_read_only(device: impl AsFd) -> Result<bool> {
-    let mut read_only: libc::c_int = 0;
-    // SAFETY: the kernel writes one `int` to `read_only`, which outlives the call.
-    checked(unsafe { libc::ioctl(raw_fd(&device), BLKROGET as Request, &raw mut read_only) }, "BLKROGET")?;
-    Ok(read_only != 0)
 }
 
 /// Sets whether a device refuses writes (`BLKROSET`). Only CAP_SYS_ADMIN can change this, and it outlives the binding.
@@ -134,20 +90,6 @@ pub fn set_read_only(device: impl AsFd, read_only: bool) -> Result<()> {
     let read_only = libc::c_int::from(read_only);
     // SAFETY: the kernel reads one `int` from `read_only`, which outlives the call.
     checked(unsafe { libc::ioctl(raw_fd(&device), BLKROSET as Request, &raw const read_only) }, "BLKROSET")
-}
-
-/// Creates the device with this number; `EEXIST` if there already is one.
-pub fn add(control: impl AsFd, number: u32) -> Result<()> {
-    let number = libc::c_ulong::from(number);
-    // SAFETY: LOOP_CTL_ADD takes a number.
-    checked(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_ADD as Request, number) }, "LOOP_CTL_ADD")
-}
-
-/// Removes a device; `EBUSY` if it is bound or open.
-pub fn remove(control: impl AsFd, number: u32) -> Result<()> {
-    let number = libc::c_ulong::from(number);
-    // SAFETY: LOOP_CTL_REMOVE takes a number.
-    checked(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_REMOVE as Request, number) }, "LOOP_CTL_REMOVE")
 }
 
 fn get_status(device: impl AsFd) -> Result<raw::loop_info64> {
@@ -158,7 +100,7 @@ fn get_status(device: impl AsFd) -> Result<raw::loop_info64> {
     Ok(info)
 }
 
-fn empty_info() -> raw::loop_info64 {
+pub(super) fn empty_info() -> raw::loop_info64 {
     // SAFETY: `struct loop_info64` has only integer fields, for which all zeros are valid.
     unsafe { std::mem::zeroed() }
 }

@@ -12,10 +12,7 @@ use linux_raw_sys::general::{__NR_statmount, STATMOUNT_MNT_ROOT, STATX_MNT_ID_UN
 use nix::libc;
 use rustix::fs::{AtFlags, StatxFlags};
 pub use rustix::mount::MountAttrFlags;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen,
-};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::file::raw_fd;
 use super::{Called, Errno, Error, Result, checked};
@@ -32,28 +29,20 @@ pub fn clone_of(source: impl AsFd) -> Result<OwnedFd> {
     rustix::mount::open_tree(source, "", CLONE_ONE).by("open_tree")
 }
 
-/// A detached copy of the mount at the open directory and of all mounts below it; they stay peers of the originals.
-pub fn clone_of_tree(source: impl AsFd) -> Result<OwnedFd> {
-    rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE).by("open_tree")
-}
-
 /// Sets what a mount that is held open refuses. Access times are kept as `flags` say, whatever applied before.
 pub fn set_flags(mount: impl AsFd, flags: MountAttrFlags) -> Result<()> {
     let clear = libc::MOUNT_ATTR__ATIME;
     mount_setattr(raw_fd(&mount), c"", libc::AT_EMPTY_PATH, u64::from(flags.bits()), clear, 0)
 }
 
-/// Isolates a mount that is held open from what happens to its peers.
-pub fn make_private(mount: impl AsFd) -> Result<()> {
-    mount_setattr(raw_fd(&mount), c"", libc::AT_EMPTY_PATH, 0, 0, libc::MS_PRIVATE)
-}
-
-/// Isolates every mount of this namespace from other namespaces.
-pub fn make_all_private() -> Result<()> {
-    mount_setattr(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, 0, 0, libc::MS_PRIVATE)
-}
-
-fn mount_setattr(mount: i32, path: &CStr, flags: i32, attr_set: u64, attr_clr: u64, propagation: u64) -> Result<()> {
+pub(super) fn mount_setattr(
+    mount: i32,
+    path: &CStr,
+    flags: i32,
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+) -> Result<()> {
     let raw = libc::mount_attr { attr_set, attr_clr, propagation, userns_fd: 0 };
     let (path, size) = (path.as_ptr(), size_of::<libc::mount_attr>());
     // SAFETY: the kernel reads the NUL-terminated path and `size` bytes of `raw`; both outlive the call.
@@ -64,47 +53,6 @@ fn mount_setattr(mount: i32, path: &CStr, flags: i32, attr_set: u64, attr_clr: u
 /// Attaches a detached mount to the open directory or file.
 pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
     rustix::mount::move_mount(mount, "", target, "", BY_DESCRIPTORS).by("move_mount")
-}
-
-/// A detached, empty tmpfs with limits on its size and its inodes, and the mode of its root. Device nodes work in it.
-/// The mount table shows `source` as what it was mounted from.
-pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<OwnedFd> {
-    let options = [("source", source), ("size", size), ("nr_inodes", inodes), ("mode", mode)];
-    let options = options.map(|(option, value)| (option, Some(value)));
-    make("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC)
-}
-
-/// A detached mount of a filesystem with these options, some of which have values.
-pub(super) fn make(filesystem: &str, options: &[(&str, Option<&str>)], flags: MountAttrFlags) -> Result<OwnedFd> {
-    let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
-    for (option, value) in options {
-        let set = match value {
-            Some(value) => fsconfig_set_string(context.as_fd(), *option, *value),
-            None => fsconfig_set_flag(context.as_fd(), *option),
-        };
-        set.by_with("fsconfig", option)?;
-    }
-    fsconfig_create(context.as_fd()).by("FSCONFIG_CMD_CREATE")?;
-    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).by("fsmount")
-}
-
-/// Makes the working directory, which is a mount, the root of this mount namespace and detaches the old root. Nothing
-/// may still be shared with another namespace: detaching a shared tree unmounts it there too.
-pub fn pivot_to_working_directory() -> Result<()> {
-    rustix::process::pivot_root(".", ".").by("pivot_root")?;
-    detach_private(".")?;
-    change_directory("/")
-}
-
-/// Makes another directory, which is a mount, the root in the way of [`pivot_to_working_directory`].
-pub fn pivot_to(directory: &str) -> Result<()> {
-    change_directory(directory)?;
-    pivot_to_working_directory()
-}
-
-/// Detaches a private mount from this namespace, even if it is in use.
-pub fn detach_private(path: &str) -> Result<()> {
-    rustix::mount::unmount(path, UnmountFlags::DETACH).by_with("umount2", path)
 }
 
 /// The id of the mount at the entry `name` of `parent` (an empty name means `parent` itself), which is never reused for
@@ -150,7 +98,7 @@ fn stat_mount(unique_id: NonZeroU64, what: u32, found: &mut [u8]) -> Result<()> 
 pub const STATMOUNT: libc::c_long = __NR_statmount as libc::c_long;
 
 /// Unmounts the entry `name` of `parent`. The calling thread must have a working directory of its own
-/// ([`super::process::own_working_directory`]): umount2(2) takes no directory descriptor, and the jail has no /proc.
+/// ([`super::thread::own_working_directory`]): umount2(2) takes no directory descriptor, and the jail has no /proc.
 pub fn unmount_entry(parent: BorrowedFd<'_>, name: &str) -> Result<()> {
     in_directory(parent, || rustix::mount::unmount(name, UnmountFlags::NOFOLLOW).by_with("umount2", name))
 }
@@ -163,6 +111,6 @@ pub fn in_directory<T>(directory: BorrowedFd<'_>, call: impl FnOnce() -> Result<
     result
 }
 
-fn change_directory(path: &str) -> Result<()> {
+pub(super) fn change_directory(path: &str) -> Result<()> {
     rustix::process::chdir(path).by_with("chdir", path)
 }

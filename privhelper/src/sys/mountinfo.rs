@@ -15,7 +15,8 @@ use bulkhead_protocol::MountFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
-use super::{Called, Errno, Error, Result, file};
+use super::walk;
+use super::{Called, Errno, Error, Result};
 
 /// An open table. Reading it goes from its beginning to its end, so one thread reads at a time.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ const LONGEST: usize = 64 << 10;
 impl MountTable {
     /// Opens the table of this namespace. At start only: the jail has no `/proc`.
     pub fn open() -> Result<Self> {
-        file::open_at_start("/proc/self/mountinfo", OFlags::RDONLY).map(Self)
+        walk::open_at_start("/proc/self/mountinfo", OFlags::RDONLY).map(Self)
     }
 
     /// A table with this text.
@@ -367,7 +368,7 @@ mod tests {
 
     #[test]
     fn who_waits_is_told_of_descriptors_that_are_hung_up() {
-        let (ours, theirs) = crate::sys::socket::pair().expect("sockets");
+        let (ours, theirs) = crate::sys::packet::pair().expect("sockets");
         let wait = || MountTable::of("").wait(std::slice::from_ref(&ours), Duration::from_millis(1));
         assert_eq!(wait(), Ok(false));
         drop(theirs);

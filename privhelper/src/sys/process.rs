@@ -4,6 +4,7 @@ use nix::libc;
 use nix::sched::CloneFlags;
 use nix::unistd::ForkResult;
 
+use super::thread::unshare;
 use super::{Called, Errno, Error, Result, checked};
 
 /// Moves the process to its own mount namespace and empty network namespace. It must be single-threaded.
@@ -14,15 +15,6 @@ pub fn own_namespaces() -> Result<()> {
 /// Moves the process to its own mount namespace. It must be single-threaded.
 pub fn own_mount_namespace() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)
-}
-
-/// Gives the calling thread a working directory of its own. Needs no capability.
-pub fn own_working_directory() -> Result<()> {
-    unshare(CloneFlags::CLONE_FS)
-}
-
-fn unshare(flags: CloneFlags) -> Result<()> {
-    nix::sched::unshare(flags).map_err(|errno| Errno::from_raw_os_error(errno as i32)).by("unshare")
 }
 
 /// Splits the process in two; `true` in the child, which dies with its parent, even if that dies at once.
@@ -68,13 +60,13 @@ pub fn random() -> Result<u32> {
     Ok(u32::from_ne_bytes(bytes))
 }
 
-/// Raises the limit on open descriptors to `number`; `PERM` when the service manager does not allow that many.
+/// Raises the limit on open descriptors as far as that is allowed, to at least `number`; `PERM` when the service manager does not allow that many.
 pub fn allow_descriptors(number: u64) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < number) {
         return Err(Error::of(Errno::PERM));
     }
-    let raised = rustix::process::Rlimit { current: Some(number), ..limit };
+    let raised = rustix::process::Rlimit { current: limit.maximum.or(Some(number)), ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).by("setrlimit")
 }
 

@@ -3,16 +3,17 @@
 use std::os::fd::AsFd;
 
 use nix::libc;
+use serde::{Deserialize, Serialize};
 
 use super::file::raw_fd;
 use super::{Errno, Error, Result, checked};
 
 /// A project id (xfs_quota(8)); 0 is the filesystem's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProjectId(pub u32);
 
 /// What a project uses and may use. Limits of 0 mean none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectQuota {
     /// Bytes in use.
     pub used_bytes: u64,
@@ -39,7 +40,7 @@ impl ProjectQuota {
 }
 
 /// How looking at a quota behaves on a frozen filesystem. On any other there is no difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Look {
     /// It waits until the filesystem is thawed, as a write would.
     Waiting,
@@ -47,19 +48,8 @@ pub enum Look {
     AtOnce,
 }
 
-/// How far project quotas are switched on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enforcement {
-    /// Not at all.
-    Off,
-    /// Use is counted; limits are not enforced.
-    Accounted,
-    /// Use is counted and limits are enforced.
-    Enforced,
-}
-
 /// `PRJQUOTA` of linux/quota.h, the quota type that every command carries in its low byte (`QCMD`).
-const PROJECT: u32 = 2;
+pub(super) const PROJECT: u32 = 2;
 /// `Q_SETQUOTA`: sets limits.
 pub const SET: u32 = (0x80_0008 << 8) | PROJECT;
 /// `Q_GETQUOTA`: a project's usage and limits.
@@ -70,14 +60,8 @@ pub const XFS_GET: u32 = (0x5803 << 8) | PROJECT;
 pub const GET_NEXT: u32 = (0x80_0009 << 8) | PROJECT;
 /// `Q_XGETNEXTQUOTA` of linux/dqblk_xfs.h, which ext4 supports too: the same.
 pub const XFS_GET_NEXT: u32 = (0x5809 << 8) | PROJECT;
-/// `Q_XGETQSTATV` of linux/dqblk_xfs.h, which ext4 supports too: how far quotas are switched on.
-pub const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
-
 /// `QIF_LIMITS` of linux/quota.h: block and inode limits are valid.
 const LIMITS: u32 = 1 | 4;
-/// `FS_QUOTA_PDQ_ACCT` and `FS_QUOTA_PDQ_ENFD`.
-const ACCOUNTED: u16 = 0x10;
-const ENFORCED: u16 = 0x20;
 /// Limits are counted in blocks of this size (`QIF_DQBLKSIZE`).
 const BLOCK: u64 = 1024;
 /// XFS counts limits and use in blocks of this size.
@@ -112,35 +96,6 @@ struct XfsBlock {
     used_blocks: u64,
     used_inodes: u64,
     more: [u64; 7],
-}
-
-/// `struct fs_quota_statv` of linux/dqblk_xfs.h.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct XfsState {
-    version: i8,
-    padding: u8,
-    flags: u16,
-    in_core: u32,
-    files: [[u64; 3]; 3],
-    timers: [i32; 3],
-    warnings: [u16; 4],
-    more: [u64; 8],
-}
-
-/// Returns whether project quotas are on, and how many blocks the files take in which all quotas are kept. XFS counts
-/// blocks of the filesystem there, ext4 those of 512 bytes.
-pub fn state(filesystem: impl AsFd) -> Result<(Enforcement, u64)> {
-    let mut found = XfsState { version: 1, ..XfsState::default() };
-    let enforcement = match call(filesystem, GET_XFS_STATE, 0, &mut found) {
-        Ok(()) if found.flags & ENFORCED != 0 => Enforcement::Enforced,
-        Ok(()) if found.flags & ACCOUNTED != 0 => Enforcement::Accounted,
-        Ok(()) | Err(Error { errno: Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL, .. }) => {
-            Enforcement::Off
-        }
-        Err(error) => return Err(error),
-    };
-    Ok((enforcement, found.files.iter().map(|[_, blocks, _]| *blocks).fold(0, u64::saturating_add)))
 }
 
 /// Returns what a project uses and may use; one that the filesystem does not know uses nothing.
@@ -184,7 +139,7 @@ pub fn set(filesystem: impl AsFd, project: ProjectId, bytes: u64, inodes: u64) -
     call(filesystem, SET, project.0, &mut new)
 }
 
-fn call<T>(filesystem: impl AsFd, command: u32, id: u32, block: &mut T) -> Result<()> {
+pub(super) fn call<T>(filesystem: impl AsFd, command: u32, id: u32, block: &mut T) -> Result<()> {
     // SAFETY: the kernel reads and writes no more than the command's structure, which `T` mirrors; `block` outlives the
     // call.
     let returned = unsafe { libc::syscall(libc::SYS_quotactl_fd, raw_fd(&filesystem), command, id, &raw mut *block) };

@@ -1,18 +1,14 @@
 //! Unix sockets: packets in and out, who the peer is, and descriptors that are passed on.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Duration;
 
 use linux_raw_sys::net::SO_PEERPIDFD;
 use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::file::{self, raw_fd};
@@ -25,22 +21,6 @@ pub struct Peer {
     pub pid: i32,
     /// User id.
     pub uid: u32,
-}
-
-/// A packet received into a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
-    /// A packet of this many bytes.
-    Packet(usize),
-    /// The packet was longer than the buffer.
-    Truncated,
-    /// The peer has closed the connection, or sent an empty packet, which is not allowed.
-    Closed,
-}
-
-/// A pair of connected packet sockets.
-pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
-    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).by("socketpair")
 }
 
 fn unconnected(socket_type: SocketType) -> Result<OwnedFd> {
@@ -163,16 +143,6 @@ pub fn has_ended(process: impl AsFd) -> bool {
     rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
 }
 
-/// Sets how long a receive waits; `None` means forever.
-pub fn set_receive_timeout(socket: impl AsFd, limit: Option<Duration>) -> Result<()> {
-    set_socket_timeout(socket, Timeout::Recv, limit).by("SO_RCVTIMEO")
-}
-
-/// Sets how long a send waits.
-pub fn set_send_timeout(socket: impl AsFd, limit: Duration) -> Result<()> {
-    set_socket_timeout(socket, Timeout::Send, Some(limit)).by("SO_SNDTIMEO")
-}
-
 /// Waits for a packet, and returns whether descriptors come with it. The packet stays queued: receiving it would close
 /// them, and closing a descriptor may block (`SO_LINGER`, socket(7)).
 pub fn brings_descriptors(socket: impl AsFd) -> Result<bool> {
@@ -180,55 +150,6 @@ pub fn brings_descriptors(socket: impl AsFd) -> Result<bool> {
     let message =
         rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut [])], &mut none, RecvFlags::PEEK).by("recvmsg")?;
     Ok(message.flags.contains(ReturnFlags::CTRUNC))
-}
-
-/// Receives one packet. It leaves no room for descriptors: the kernel closes any that come uninvited.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
-    let room = buffer.len();
-    let (_, length) = rustix::net::recv(socket, buffer, RecvFlags::TRUNC).by("recv")?;
-    Ok(match length {
-        0 => Received::Closed,
-        length if length > room => Received::Truncated,
-        length => Received::Packet(length),
-    })
-}
-
-/// Receives one packet, and the descriptor that comes with it if there is one.
-pub fn receive_with_descriptor(socket: impl AsFd, buffer: &mut [u8]) -> Result<(Received, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC);
-    let message = message.by("recvmsg")?;
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    let received = match message.bytes {
-        0 => Received::Closed,
-        _ if message.flags.contains(ReturnFlags::TRUNC) => Received::Truncated,
-        length => Received::Packet(length),
-    };
-    Ok((received, descriptor))
-}
-
-/// Sends one packet if there is room for it now.
-pub fn send_at_once(socket: impl AsFd, packet: &[u8]) -> Result<()> {
-    let mut nothing = SendAncillaryBuffer::default();
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut nothing, flags).map(drop).by("sendmsg")
-}
-
-/// Sends one packet, and a descriptor with it if there is one.
-pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.map(|fd| [fd]);
-    if let Some(descriptors) = &descriptors
-        && !control.push(SendAncillaryMessage::ScmRights(descriptors))
-    {
-        return Err(Error::of(Errno::NOBUFS));
-    }
-    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL).map(drop).by("sendmsg")
 }
 
 /// The descriptor that systemd passes at start (sd_listen_fds(3)): always number 3.
@@ -267,6 +188,7 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::packet::{Received, pair, receive, send};
 
     #[test]
     fn a_descriptor_is_noticed_before_it_is_received() {

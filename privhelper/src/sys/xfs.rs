@@ -8,7 +8,8 @@ use rustix::mount::MountAttrFlags;
 
 use super::file::{self, Request, raw_fd};
 use super::loopdevice::MAJOR;
-use super::{Called, Result, checked, mount};
+use super::namespace;
+use super::{Called, Result, checked};
 
 /// What every mount refuses: setuid programs and device nodes.
 pub const FLAGS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
@@ -43,7 +44,14 @@ struct Growth {
 /// Mounts the filesystem on a device, and attaches the mount to nothing. All filesystems that were made from one
 /// template have one uuid.
 pub fn mount(device: &str) -> Result<OwnedFd> {
-    mount::make("xfs", &[("source", Some(device)), ("nouuid", None)], FLAGS)
+    namespace::make("xfs", &[("source", Some(device)), ("nouuid", None)], FLAGS)
+}
+
+/// The loop device of the filesystem with this id, which is the device's number as the kernel keeps it in 32 bits
+/// (linux/kdev_t.h, `new_encode_dev`); `None` if it is no loop device's.
+pub fn loop_device_of(filesystem: u64) -> Option<u32> {
+    let encoded = u32::try_from(filesystem).ok()?;
+    (encoded >> 8 & 0xfff == MAJOR).then_some(encoded & 0xff | encoded >> 12 & 0xf_ff00)
 }
 
 /// Returns whether something that claims to be such a mount, of the filesystem on loop device `number`, is one.

@@ -3,7 +3,8 @@
 use std::path::{Component, Path};
 
 use bulkhead_privhelper::Shape;
-use bulkhead_privhelper::layout::{self, Entry, Kind};
+use bulkhead_privhelper::Kind;
+use bulkhead_privhelper::layout::{self, Entry};
 use bulkhead_protocol::{DriverName, PoolName, PublishName, RelativePath, TargetPath, VolumeId};
 
 /// Text is a name or a path exactly if it is of the documented form, and then leads nowhere else.

@@ -1,4 +1,4 @@
-//! The tables of SECURITY.md: which request may raise which capability, and which test proves which claim.
+//! The tables of SECURITY.md: which process keeps which capability, what the placer does, and which test proves which claim.
 
 use std::path::Path;
 
@@ -13,20 +13,29 @@ use crate::test::Step;
 /// What `…` stands for in its table of claims.
 const ON_THIS_HOST: &str = "cargo xtask test --host-only";
 
-/// Capabilities by process and request.
+/// Capabilities by process.
 pub fn capabilities(root: &Path) -> Result<Section> {
-    let rows = table(root, "| request | capabilities |")?;
-    let rows = rows.into_iter().map(|row| {
-        let [request, capabilities, what, ..] = &row[..] else { return row };
-        let what = if what.is_empty() { "nothing" } else { what };
-        vec![request.replace('`', ""), capabilities.replace('`', ""), what.replace('`', "")]
-    });
+    let rows = table(root, "| process | user | capabilities |")?;
+    let rows = rows.into_iter().map(|row| row.iter().map(|cell| cell.replace(['`', '*'], "")).collect());
     Ok(Section {
         title: "Capabilities",
-        note: "What each request may raise, as privhelper/src/capabilities.rs has it; a unit test compares the two. \
-               Between requests none is effective."
-            .to_owned(),
-        columns: &["request", "capabilities", "for what"],
+        note:
+            "What each process keeps, as privhelper/src/capabilities.rs has it; a unit test compares the two. Between \
+               calls that need one, none is effective."
+                .to_owned(),
+        columns: &["process", "user", "capabilities", "what it sees"],
+        rows: rows.collect(),
+    })
+}
+
+/// What the placer does for the keeper, and what it checks.
+pub fn placer(root: &Path) -> Result<Section> {
+    let rows = table(root, "| it is asked to | it does so only if |")?;
+    let rows = rows.into_iter().map(|row| row.iter().map(|cell| cell.replace('`', "")).collect());
+    Ok(Section {
+        title: "Placer",
+        note: "All that the process with the capability to mount can be asked for.".to_owned(),
+        columns: &["it is asked to", "it does so only if"],
         rows: rows.collect(),
     })
 }

@@ -41,6 +41,7 @@ fn from_source(root: &Path) -> Result<Vec<Section>> {
         source::unsafe_blocks(root)?,
         source::crates(root)?,
         claims::capabilities(root)?,
+        claims::placer(root)?,
         filter::calls(root)?,
         claims::claims(root)?,
     ])

@@ -1,7 +1,6 @@
-//! How much a reviewer of the helper has to read, in four rooms and a porch: the core (if a file there is wrong, a
-//! taken-over frontend crosses a boundary), the mounting (the same, but only where a pool is configured for filesystems in
-//! images), the copying (the same, but only where a pool's filesystem can share blocks), the bookkeeping (if one is wrong, figures or conditions are), and what runs only at start. And how many rules
-//! hold only because everybody keeps to them.
+//! How much a reviewer of the helper has to read, by what its process can do: what serves with the capability to mount (the
+//! placer), what empties, and makes mounts, in processes of its own (the workers), what serves without any (the keeper), and
+//! what runs only at start, with every privilege. And how many rules hold only because everybody keeps to them.
 
 use std::path::Path;
 
@@ -10,22 +9,28 @@ use fs_err as fs;
 
 use super::files::{PAGE, Source, audited, table};
 
+/// What the placer runs, with what that is made of.
+const PLACER: [&str; 20] = [
+    "privhelper/src/capabilities.rs", "privhelper/src/errors.rs", "privhelper/src/place",
+    "privhelper/src/sys/capability.rs", "privhelper/src/sys/error.rs", "privhelper/src/sys/file.rs",
+    "privhelper/src/sys/loopdevice.rs", "privhelper/src/sys/mod.rs", "privhelper/src/sys/mount.rs",
+    "privhelper/src/sys/packet.rs", "privhelper/src/sys/quota.rs", "privhelper/src/sys/thread.rs",
+    "privhelper/src/threads.rs", "protocol/src/bounded.rs", "protocol/src/checked.rs", "protocol/src/codec.rs",
+    "protocol/src/error.rs", "protocol/src/name.rs", "protocol/src/target.rs", "protocol/src/volume_id.rs",
+];
+/// What the emptiers and the mounters run besides.
+const WORKERS: [&str; 3] = ["privhelper/src/emptier.rs", "privhelper/src/mounter.rs", "privhelper/src/sys/xfs.rs"];
 /// The part of the helper that runs once, before requests are served.
-const START: [&str; 3] = ["privhelper/src/start", "privhelper/src/main.rs", "privhelper/src/lib.rs"];
-/// What runs only where a pool is configured for filesystems in images.
-const MOUNTING: [&str; 5] = [
-    "privhelper/src/bookkeeping/template.rs", "privhelper/src/mounter.rs", "privhelper/src/ops/filesystem.rs",
-    "privhelper/src/state/mounting.rs", "privhelper/src/sys/xfs.rs",
+const START: [&str; 6] = [
+    "privhelper/src/start", "privhelper/src/main.rs", "privhelper/src/lib.rs", "privhelper/src/sys/landlock.rs",
+    "privhelper/src/sys/namespace.rs", "privhelper/src/sys/process.rs",
 ];
-/// What runs only where a pool's filesystem can share blocks.
-const COPYING: [&str; 4] = [
-    "privhelper/src/bookkeeping/delta.rs", "privhelper/src/bookkeeping/sharing.rs", "privhelper/src/ops/copy.rs",
-    "privhelper/src/sys/extents.rs",
-];
-/// What counts, reports and limits.
-const BOOKKEEPING: [&str; 6] = [
-    "privhelper/src/bookkeeping", "privhelper/src/sys/quota.rs", "protocol/src/condition.rs", "protocol/src/error.rs",
-    "protocol/src/reply.rs", "protocol/src/volume.rs",
+/// What the keeper runs before it serves, when it has dropped everything.
+const RECOVERY: [&str; 4] = [
+    "privhelper/src/start/recover.rs",
+    "privhelper/src/start/recover/published.rs",
+    "privhelper/src/start/recover/volumes.rs",
+    "privhelper/src/start/welcome.rs",
 ];
 /// The programs shipped with the helper, which neither serve nor run at its start.
 const BESIDE: &str = "privhelper/src/bin";
@@ -35,7 +40,7 @@ const RULES: &str = "privhelper/src/state/mod.rs";
 /// This file, which has the limits.
 const LIMITS: &str = "xtask/src/policy/lines.rs";
 
-/// A figure that may not grow: what it counts, and its goal.
+/// A figure: what it counts, and its goal. It may not grow, unless it is of what can do nothing to the host.
 struct Budget {
     name: &'static str,
     /// The check fails above this. It is lowered along with the figure.
@@ -46,13 +51,12 @@ struct Budget {
 }
 
 /// The rooms as the page has them, the first of which also has what is in no other; and the rules.
-const BUDGETS: [Budget; 6] = [
-    Budget { name: "core", limit: 4_611, goal: 2_600, places: &[] },
-    Budget { name: "mounting", limit: 664, goal: 325, places: &MOUNTING },
-    Budget { name: "copying", limit: 354, goal: 270, places: &COPYING },
-    Budget { name: "bookkeeping", limit: 2_035, goal: 1_600, places: &BOOKKEEPING },
-    Budget { name: "start", limit: 2_517, goal: 1_650, places: &START },
-    Budget { name: "rules kept by a comment only", limit: 13, goal: 14, places: &[] },
+const BUDGETS: [Budget; 5] = [
+    Budget { name: "keeper", limit: usize::MAX, goal: 5_000, places: &RECOVERY },
+    Budget { name: "placer", limit: 2_223, goal: 1_600, places: &PLACER },
+    Budget { name: "workers", limit: 367, goal: 350, places: &WORKERS },
+    Budget { name: "start", limit: 2_253, goal: 1_800, places: &START },
+    Budget { name: "rules kept by a comment only", limit: 13, goal: 8, places: &[] },
 ];
 
 /// Counts all, and fails if one is above its limit, or if reviewers are told another figure.
@@ -62,9 +66,9 @@ pub fn check(root: &Path) -> Result<String> {
     let (judged, above): (Vec<_>, Vec<_>) =
         budgets.map(|(budget, (_, number, _))| budget.judge(number)).partition(Result::is_ok);
     let above = above.into_iter().filter_map(Result::err).map(|error| error.to_string());
-    let told = counted[..5].iter().map(|(name, number, _)| format!("**{name}**, {} lines", grouped(*number)));
+    let told = counted[..4].iter().map(|(name, number, _)| format!("**{name}**, {} lines", grouped(*number)));
     let untold = told.filter(|told| !page.contains(told)).map(|told| format!("{PAGE} does not say {told:?}"));
-    let (rooms, rows) = (counted[..5].iter().map(|(_, number, _)| number).sum::<usize>(), in_rows(root)?);
+    let (rooms, rows) = (counted[..4].iter().map(|(_, number, _)| number).sum::<usize>(), in_rows(root)?);
     let sum = format!("{PAGE}: the rows of what to read, in order, add up to {rows}, and the rooms to {rooms}");
     let faults: Vec<_> = above.chain(untold).chain((rooms != rows).then_some(sum)).collect();
     ensure!(faults.is_empty(), "{}", faults.join("; "));
@@ -80,7 +84,7 @@ fn in_rows(root: &Path) -> Result<usize> {
 }
 
 /// The figures: what they count, how many there are, and the goal.
-pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 6]> {
+pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 5]> {
     let mut figures = BUDGETS.map(|Budget { name, goal, .. }| (name, 0, goal));
     for Source { path, text } in audited(root)? {
         let has = |budget: &Budget| budget.places.iter().any(|place| path.starts_with(place));
@@ -88,7 +92,7 @@ pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 6]> {
             figures[BUDGETS.iter().position(has).unwrap_or(0)].1 += lines(&text);
         }
     }
-    figures[5].1 = rules(&fs::read_to_string(root.join(RULES))?)?;
+    figures[4].1 = rules(&fs::read_to_string(root.join(RULES))?)?;
     Ok(figures)
 }
 

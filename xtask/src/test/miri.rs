@@ -19,7 +19,7 @@ const TESTS: [(&str, &[&str]); 2] = [
     (
         "bulkhead-privhelper",
         &[
-            "audit", "bookkeeping::cached", "capabilities", "state::layout", "state::locks", "state::vol_data",
+            "audit", "bookkeeping::cached", "capabilities", "state::layout", "state::locks", "place::vol_data",
             "state::volumes",
         ],
     ),

@@ -23,7 +23,7 @@ use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
 use bulkhead_privhelper::start::refusal::Refusal;
 use bulkhead_privhelper::start::{directory, host, jail, marker, privileges, proof};
-use bulkhead_privhelper::{SysError, file};
+use bulkhead_privhelper::{SysError, file, walk};
 use bulkhead_protocol::PoolName;
 use caps::{CapSet, Capability};
 use rustix::fs::OFlags;
@@ -131,7 +131,7 @@ fn pool(argument: &str) -> Result<(Option<PoolName>, PathBuf), String> {
 }
 
 fn open_to_write(directory: &Path) -> Result<OwnedFd, SysError> {
-    file::open_at_start(directory, OFlags::RDONLY | OFlags::DIRECTORY)
+    walk::open_at_start(directory, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 /// Prints a line for each thing that must be right; `false` if one is not. Changes nothing except for trial mounts,
@@ -187,7 +187,7 @@ fn check_capabilities(mounts_images: bool) -> Result<(), String> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(|error| error.to_string())?;
     let for_the_start = [Capability::CAP_SETPCAP, Capability::CAP_CHOWN];
     let for_a_mounter: &[_] = if mounts_images { &[Capability::CAP_SETUID, Capability::CAP_SETGID] } else { &[] };
-    let needed = privileges::SERVER.iter().chain(privileges::EMPTIER).chain(&for_the_start).chain(for_a_mounter);
+    let needed = privileges::PLACER.iter().chain(privileges::EMPTIER).chain(&for_the_start).chain(for_a_mounter);
     let missing = needed.filter(|capability| !permitted.contains(capability));
     let missing: Vec<_> = missing.map(Capability::to_string).collect();
     if missing.is_empty() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_privhelper::layout::{self, Entry, MARKER};
 use bulkhead_privhelper::log::shown;
-use bulkhead_privhelper::{SysError, file};
+use bulkhead_privhelper::{SysError, file, walk};
 use rustix::io::Errno;
 
 use crate::open_to_write;
@@ -51,7 +51,7 @@ pub fn projects(pool: &Path, directory: &OwnedFd, named: &[PathBuf]) -> Result<B
 fn beside(pool: &Path) -> Result<Vec<PathBuf>, SysError> {
     let Some(parent) = pool.parent() else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    file::each_entry(&open_to_write(parent)?, |name| {
+    walk::each_entry(&open_to_write(parent)?, |name| {
         found.push(parent.join(OsStr::from_bytes(name.to_bytes())));
         Ok(())
     })?;
@@ -59,7 +59,7 @@ fn beside(pool: &Path) -> Result<Vec<PathBuf>, SysError> {
 }
 
 fn add(pool: &OwnedFd, taken: &mut BTreeSet<u32>) -> Result<(), SysError> {
-    file::each_entry(pool, |name| {
+    walk::each_entry(pool, |name| {
         let Entry::Volume(id) = Entry::of(&name.to_string_lossy()) else { return Ok(()) };
         match layout::open_volume(pool, id.as_str()) {
             Err(SysError { errno: Errno::NOTDIR | Errno::LOOP | Errno::NOENT, .. }) => Ok(()),

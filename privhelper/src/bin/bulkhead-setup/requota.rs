@@ -9,11 +9,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
+use bulkhead_privhelper::attributes::{self, Attribute};
 use bulkhead_privhelper::layout::{self, Entry, MARKER, Record};
 use bulkhead_privhelper::log::shown;
-use bulkhead_privhelper::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
+use bulkhead_privhelper::quota::{self, Look, ProjectId, ProjectQuota};
+use bulkhead_privhelper::quotastate::{self, Enforcement};
 use bulkhead_privhelper::start::{host, marker};
-use bulkhead_privhelper::{Called, SysError, file, limits};
+use bulkhead_privhelper::{Called, SysError, file, limits, walk, xflags};
 use bulkhead_protocol::{VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -96,7 +98,7 @@ impl Pool {
     /// The volumes, each with the project that it has for itself, if it has one.
     fn volumes(&mut self) -> Result<Vec<(VolumeId, Option<ProjectId>)>, SysError> {
         let mut ids = Vec::new();
-        file::each_entry(&self.directory, |name| {
+        walk::each_entry(&self.directory, |name| {
             if let Entry::Volume(id) = Entry::of(&name.to_string_lossy()) {
                 ids.push(id);
             }
@@ -126,7 +128,10 @@ impl Pool {
     fn limit(&mut self, id: &VolumeId, own: Option<ProjectId>) -> Result<(String, bool), String> {
         let cannot = |what: &'static str| move |error: SysError| format!("cannot {what}: {error}");
         let outer = layout::open_volume(&self.directory, id.as_str()).map_err(cannot("open its directory"))?;
-        let record = Record::read(&outer).map_err(|error| match error.errno {
+        let value = attributes::get(&outer, Attribute::Record);
+        let value = value.and_then(|value| value.ok_or(SysError::of(Errno::NODATA)));
+        let record = value.and_then(|value| Record::decode(&value).ok_or(SysError::of(Errno::BADMSG)));
+        let record = record.map_err(|error| match error.errno {
             Errno::NODATA => {
                 "it has no record, so its size is not known: copy it again with extended attributes".to_owned()
             }
@@ -233,7 +238,7 @@ impl Pool {
 }
 
 fn check_quotas(directory: &OwnedFd, path: &str) -> Result<(), String> {
-    match quota::state(directory).map_err(|error| format!("cannot query the quotas of {path}: {error}"))?.0 {
+    match quotastate::state(directory).map_err(|error| format!("cannot query the quotas of {path}: {error}"))?.0 {
         Enforcement::Enforced => {}
         Enforcement::Off | Enforcement::Accounted => {
             return Err(format!(
@@ -241,7 +246,7 @@ fn check_quotas(directory: &OwnedFd, path: &str) -> Result<(), String> {
             ));
         }
     }
-    match file::attributes(directory).map(|found| found.fsx_projid) {
+    match xflags::attributes(directory).map(|found| found.fsx_projid) {
         Ok(0) => Ok(()),
         Ok(project) => Err(format!("{path} itself is in project {project}; run: chattr -P -p 0 {path}")),
         Err(error) => Err(format!("cannot read the project id of {path}: {error}")),
@@ -257,7 +262,7 @@ fn lock(directory: &OwnedFd, path: &Path) -> Result<[OwnedFd; 2], String> {
         _ => format!("cannot lock {path}: {error}"),
     };
     let marker = file::open(directory, MARKER, OFlags::RDONLY).map_err(cannot)?;
-    file::lock(&marker).map_err(cannot)?;
+    walk::lock(&marker).map_err(cannot)?;
     let device = file::status(directory).map_err(cannot)?.id.device;
     Ok([marker, host::claim(device).map_err(cannot)?])
 }

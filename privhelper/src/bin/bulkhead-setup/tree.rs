@@ -7,7 +7,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use bulkhead_privhelper::file::{self, FILE_GETATTR, FILE_SETATTR, FileId, PROJECT_INHERIT};
+use bulkhead_privhelper::file::{self, FileId};
+use bulkhead_privhelper::walk;
+use bulkhead_privhelper::xflags::{self, FILE_GETATTR, FILE_SETATTR, PROJECT_INHERIT};
 use bulkhead_privhelper::{Called, SysError};
 use linux_raw_sys::general::file_attr;
 use rustix::fs::{FileType, OFlags, RawDir, SeekFrom};
@@ -90,7 +92,7 @@ impl Walk<'_> {
                 continue;
             }
             let Some(Level { id, next }) = above.pop() else { return Ok(()) };
-            let parent = file::open_at_start(&format!("/proc/self/fd/{}/..", current.as_raw_fd()), read)?;
+            let parent = walk::open_at_start(&format!("/proc/self/fd/{}/..", current.as_raw_fd()), read)?;
             if file::status(&parent)?.id != id {
                 return Err(SysError::of(Errno::AGAIN));
             }
@@ -148,7 +150,7 @@ impl Walk<'_> {
                     return Err(SysError::of(Errno::AGAIN));
                 }
                 let path = format!("/proc/self/fd/{}", found.as_raw_fd());
-                self.charge_open(&file::open_at_start(&path, OFlags::RDONLY | OFlags::NONBLOCK)?, false)?;
+                self.charge_open(&walk::open_at_start(&path, OFlags::RDONLY | OFlags::NONBLOCK)?, false)?;
                 Ok(None)
             }
             _ => self.charge_by_name(parent, name).map(|()| None),
@@ -157,7 +159,7 @@ impl Walk<'_> {
 
     /// Puts an open file or directory into the project.
     pub fn charge_open(&mut self, open: &OwnedFd, is_directory: bool) -> Result<(), SysError> {
-        let found = file::attributes(open)?;
+        let found = xflags::attributes(open)?;
         let flags = if is_directory { PROJECT_INHERIT } else { 0 };
         if found.fsx_projid == self.project && found.fsx_xflags & flags == flags {
             return Ok(());
@@ -169,19 +171,19 @@ impl Walk<'_> {
             return Ok(());
         }
         add(&mut self.found.moved);
-        if self.writes { file::set_project(open, self.project, flags) } else { Ok(()) }
+        if self.writes { xflags::set_project(open, self.project, flags) } else { Ok(()) }
     }
 
     /// Puts into the project what cannot be opened.
     fn charge_by_name(&mut self, parent: &OwnedFd, name: &CStr) -> Result<(), SysError> {
         let mut raw = file_attr { fa_xflags: 0, fa_extsize: 0, fa_nextents: 0, fa_projid: 0, fa_cowextsize: 0 };
         let mut charge = || {
-            file::attributes_at(parent, name, FILE_GETATTR, &mut raw)?;
+            xflags::attributes_at(parent, name, FILE_GETATTR, &mut raw)?;
             let is_shared = (self.is_of_another)(raw.fa_projid);
             let moves = raw.fa_projid != self.project && !is_shared;
             if moves && self.writes {
                 raw.fa_projid = self.project;
-                file::attributes_at(parent, name, FILE_SETATTR, &mut raw)?;
+                xflags::attributes_at(parent, name, FILE_SETATTR, &mut raw)?;
             }
             Ok((moves, is_shared))
         };

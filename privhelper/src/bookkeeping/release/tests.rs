@@ -2,6 +2,7 @@ use bulkhead_protocol::{CallId, Text};
 
 use super::*;
 use crate::state::{Deleted, testing};
+use crate::sys::packet;
 
 fn volumes(names: &[&str]) -> Volumes {
     let volumes = Volumes::default();
@@ -17,7 +18,7 @@ fn fast() -> PoolName {
 }
 
 fn deletions() -> Deletions {
-    Deletions::new(socket::pair().expect("sockets").0)
+    Deletions::new(packet::pair().expect("sockets").0)
 }
 
 fn report(outcome: Outcome) -> Report {
@@ -78,7 +79,7 @@ fn a_volume_whose_report_was_missed_is_found_to_be_gone() {
 
 #[test]
 fn waking_never_waits() {
-    let (line, _emptier) = socket::pair().expect("sockets");
+    let (line, _emptier) = packet::pair().expect("sockets");
     let deletions = Deletions::new(line);
     for _ in 0..10_000 {
         deletions.wake(false);
@@ -92,10 +93,10 @@ fn waking_never_waits() {
 
 #[test]
 fn what_the_emptier_reports_is_recorded_for_as_long_as_it_lives() {
-    let (line, emptier) = socket::pair().expect("sockets");
+    let (line, emptier) = packet::pair().expect("sockets");
     let (deletions, volumes) = (Deletions::new(line), volumes(&["a", ".deleted.1.a"]));
     let packet = bulkhead_protocol::encode(&report(Outcome::Emptied)).expect("a packet");
-    socket::send(&emptier, &packet, None).expect("there is room");
+    packet::send(&emptier, &packet, None).expect("there is room");
     drop(emptier);
     let error = deletions.finish(&testing::pool("fast"), &volumes).expect_err("the emptier is gone");
     assert!(error.message.as_str().contains("receive a report from the emptier"), "{error}");

@@ -7,8 +7,9 @@ use bulkhead_protocol::{Invalid, QuotaMode};
 
 use super::PublishConfig;
 use crate::bookkeeping::KUBELET_PROJECTS;
+use crate::place::Shape;
 use crate::start::filter::OnViolation;
-use crate::state::{PoolConfig, Shape};
+use crate::state::PoolConfig;
 
 /// How many volumes with filesystems of their own a pool may have unless a number is given: each that is mounted takes
 /// memory of the kernel, and threads.

@@ -1,6 +1,7 @@
 //! The compiled filters, run by an interpreter of the few BPF instructions that seccompiler makes.
 
 use super::*;
+use crate::sys::quotastate;
 
 /// What a filter returns (linux/seccomp.h).
 const KILL: u32 = 0x8000_0000;
@@ -47,8 +48,12 @@ fn allows(process: Process, call: libc::c_long, arguments: &[u64]) -> bool {
     }
 }
 
-fn server(call: libc::c_long, arguments: &[u64]) -> bool {
-    allows(Process::Server, call, arguments)
+fn keeper(call: libc::c_long, arguments: &[u64]) -> bool {
+    allows(Process::Keeper, call, arguments)
+}
+
+fn placer(call: libc::c_long, arguments: &[u64]) -> bool {
+    allows(Process::Placer, call, arguments)
 }
 
 fn emptier(call: libc::c_long, arguments: &[u64]) -> bool {
@@ -65,7 +70,7 @@ fn child(call: libc::c_long, arguments: &[u64]) -> bool {
 
 #[test]
 fn all_filters_compile_and_stay_far_below_the_kernels_limit() {
-    for process in [Process::Server, Process::Emptier, Process::Mounter, Process::Child] {
+    for process in [Process::Keeper, Process::Placer, Process::Emptier, Process::Mounter, Process::Child] {
         let program = compile(process, OnViolation::Kill).expect("the tables are well formed");
         assert!(program.len() < 1024, "{process:?}: {} instructions of at most 4096", program.len());
     }
@@ -73,7 +78,7 @@ fn all_filters_compile_and_stay_far_below_the_kernels_limit() {
 
 #[test]
 fn no_call_is_allowed_both_always_and_on_a_condition() {
-    for (files, own) in [(BOTH, SERVER), (BOTH, EMPTIER), (&[][..], MOUNTER), (&[][..], CHILD)] {
+    for (files, own) in [(BOTH, KEEPER), (BOTH, EMPTIER), (&[][..], PLACER), (&[][..], MOUNTER), (&[][..], CHILD)] {
         let calls = |conditional: bool| -> Vec<libc::c_long> {
             let rows =
                 ALL.iter().chain(files).chain(own).filter(|Row(_, conditions, _)| conditions.is_empty() != conditional);
@@ -91,7 +96,7 @@ fn no_call_is_allowed_both_always_and_on_a_condition() {
 
 #[test]
 fn every_row_has_a_reason() {
-    for Row(calls, _, why) in [ALL, BOTH, SERVER, EMPTIER, MOUNTER, CHILD].into_iter().flatten() {
+    for Row(calls, _, why) in [ALL, BOTH, KEEPER, PLACER, EMPTIER, MOUNTER, CHILD].into_iter().flatten() {
         assert!(why.len() > 3, "{calls:?}: {why:?}");
     }
 }
@@ -101,8 +106,8 @@ fn what_is_not_in_the_tables_ends_the_process_or_is_logged() {
     for call in
         [libc::SYS_mount, libc::SYS_execve, libc::SYS_ptrace, libc::SYS_fsopen, libc::SYS_unshare, libc::SYS_setns]
     {
-        assert!(!server(call, &[]) && !emptier(call, &[]), "{call}");
-        let logging = compile(Process::Server, OnViolation::Log).expect("the tables are well formed");
+        assert!(!keeper(call, &[]) && !placer(call, &[]) && !emptier(call, &[]), "{call}");
+        let logging = compile(Process::Keeper, OnViolation::Log).expect("the tables are well formed");
         assert_eq!(run(&logging, ARCHITECTURE, call, &[]), LOG, "{call}");
         assert_eq!(run(&logging, ARCHITECTURE, libc::SYS_close, &[3]), ALLOW);
     }
@@ -110,18 +115,18 @@ fn what_is_not_in_the_tables_ends_the_process_or_is_logged() {
 
 #[test]
 fn the_numbers_of_another_architecture_end_the_process() {
-    let program = compile(Process::Server, OnViolation::Kill).expect("the tables are well formed");
+    let program = compile(Process::Keeper, OnViolation::Kill).expect("the tables are well formed");
     assert_eq!(run(&program, ARCHITECTURE, libc::SYS_close, &[3]), ALLOW);
     assert_eq!(run(&program, 0x4000_0003, libc::SYS_close, &[3]), KILL);
 }
 
 #[test]
 fn each_process_has_only_its_own_calls() {
-    for call in [libc::SYS_accept4, libc::SYS_bind, libc::SYS_mkdirat, libc::SYS_fsetxattr, libc::SYS_ftruncate] {
-        assert!(server(call, &[]) && !emptier(call, &[]), "{call}");
+    for call in [libc::SYS_accept4, libc::SYS_bind, libc::SYS_mkdirat, libc::SYS_pwrite64, libc::SYS_ftruncate] {
+        assert!(keeper(call, &[]) && !emptier(call, &[]), "{call}");
     }
     for call in [libc::SYS_getdents64, FILE_GETATTR, FILE_SETATTR] {
-        assert!(emptier(call, &[]) && !server(call, &[]), "{call}");
+        assert!(emptier(call, &[]) && !keeper(call, &[]), "{call}");
     }
     let mounts: [(libc::c_long, &[u64]); 4] = [
         (libc::SYS_open_tree, &[3, 0, 0x8_1001]),
@@ -130,7 +135,10 @@ fn each_process_has_only_its_own_calls() {
         (libc::SYS_mknodat, &[3, 0, 0o060_600, 0x8000_0701]),
     ];
     for (call, arguments) in mounts {
-        assert!(server(call, arguments) && !emptier(call, arguments), "{call}");
+        assert!(placer(call, arguments) && !keeper(call, arguments) && !emptier(call, arguments), "{call}");
+    }
+    for call in [libc::SYS_accept4, libc::SYS_bind, libc::SYS_ftruncate, libc::SYS_renameat2, libc::SYS_pwrite64] {
+        assert!(!placer(call, &[]), "{call}: the placer makes targets, and writes nothing");
     }
 }
 
@@ -152,9 +160,9 @@ fn a_mounter_makes_mounts_of_one_kind_and_does_nothing_else() {
         assert_eq!(mounter(libc::SYS_fsmount, &[3, flags, attributes]), allowed, "{flags} {attributes:#x}");
     }
     for call in [libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount] {
-        assert!(!server(call, &[3, 1, 6]) && !emptier(call, &[3, 1, 6]), "{call}");
+        assert!(!keeper(call, &[3, 1, 6]) && !placer(call, &[3, 1, 6]) && !emptier(call, &[3, 1, 6]), "{call}");
     }
-    let rows = BOTH.iter().chain(SERVER).chain(EMPTIER).flat_map(|Row(calls, ..)| *calls);
+    let rows = BOTH.iter().chain(KEEPER).chain(PLACER).chain(EMPTIER).flat_map(|Row(calls, ..)| *calls);
     let others = [libc::SYS_openat, libc::SYS_mount, libc::SYS_fspick, libc::SYS_setns];
     let usual = [(libc::SYS_fcntl, 1)];
     for call in rows.chain(&others) {
@@ -213,7 +221,7 @@ fn a_child_of_the_start_looks_and_changes_nothing() {
 
 #[test]
 fn memory_is_never_executable_and_never_a_file() {
-    for process in [Process::Server, Process::Emptier, Process::Mounter, Process::Child] {
+    for process in [Process::Keeper, Process::Placer, Process::Emptier, Process::Mounter, Process::Child] {
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             for (protection, allowed) in [(0, true), (1, true), (3, true), (4, false), (5, false), (7, false)] {
                 assert_eq!(allows(process, call, &[0, 4096, protection, 0x22]), allowed, "{call}, {protection}");
@@ -230,13 +238,13 @@ fn memory_is_never_executable_and_never_a_file() {
 fn a_mount_is_cloned_alone_moved_by_descriptors_and_unmounted_by_name_only() {
     // OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH, and neighbours: a tree, no clone, by path.
     for (flags, allowed) in [(0x8_1001, true), (0x8_9001, false), (0x8_1000, false), (0x8_0001, false)] {
-        assert_eq!(server(libc::SYS_open_tree, &[3, 0, flags]), allowed, "{flags:#x}");
+        assert_eq!(placer(libc::SYS_open_tree, &[3, 0, flags]), allowed, "{flags:#x}");
     }
     for (flags, allowed) in [(0x44, true), (0x04, false), (0x40, false), (0x45, false), (0x144, false)] {
-        assert_eq!(server(libc::SYS_move_mount, &[3, 0, 4, 0, flags]), allowed, "{flags:#x}");
+        assert_eq!(placer(libc::SYS_move_mount, &[3, 0, 4, 0, flags]), allowed, "{flags:#x}");
     }
     for (flags, allowed) in [(8, true), (0, false), (2, false), (0xa, false)] {
-        assert_eq!(server(libc::SYS_umount2, &[0, flags]), allowed, "{flags:#x}");
+        assert_eq!(placer(libc::SYS_umount2, &[0, flags]), allowed, "{flags:#x}");
     }
     // statmount(2) fills a buffer of this length.
     let room = mount::STATMOUNT_ROOM as u64;
@@ -250,11 +258,12 @@ fn a_mount_is_cloned_alone_moved_by_descriptors_and_unmounted_by_name_only() {
         (room | 1 << 32, 0, false),
         (0, 1, false),
     ] {
-        assert_eq!(server(457, &[0, 0, length, flags]), allowed, "{length} {flags}");
+        assert_eq!(placer(457, &[0, 0, length, flags]), allowed, "{length} {flags}");
+        assert_eq!(keeper(457, &[0, 0, length, flags]), allowed && length == room, "{length} {flags}");
         assert!(!emptier(457, &[0, 0, length, flags]), "{length} {flags}");
     }
     for (flags, allowed) in [(0x1000, true), (0x9000, false), (0, false)] {
-        assert_eq!(server(libc::SYS_mount_setattr, &[3, 0, flags]), allowed, "{flags:#x}");
+        assert_eq!(placer(libc::SYS_mount_setattr, &[3, 0, flags]), allowed, "{flags:#x}");
     }
 }
 
@@ -277,84 +286,90 @@ fn only_nodes_of_the_helpers_own_loop_devices_are_made() {
         (u64::from(libc::S_IFREG | 0o600), 0x8000_0700, false),
         (0o600, 0x8000_0700, false),
     ] {
-        assert_eq!(server(libc::SYS_mknodat, &[3, 0, mode, device]), allowed, "{mode:o} {device:#x}");
+        assert_eq!(placer(libc::SYS_mknodat, &[3, 0, mode, device]), allowed, "{mode:o} {device:#x}");
     }
 }
 
 #[test]
 fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbours() {
     let both = [0x801c_581f, 0x401c_5820];
-    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x125d];
+    let (loops, of_placer) = ([0x4c00 + 0xa, 0x4c01, 0x4c05], [0x4c04, 0x4c05, 0x4c07, 0x125d]);
     // XFS_IOC_FSGROWFSDATA, FIFREEZE and FITHAW.
     for request in [0x4010_586e, 0xc004_5877, 0xc004_5878] {
-        assert!(mounter(libc::SYS_ioctl, &[3, request]) && !server(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+        assert!(mounter(libc::SYS_ioctl, &[3, request]) && !keeper(libc::SYS_ioctl, &[3, request]), "{request:#x}");
         let other = request ^ 0x10;
         assert!(!mounter(libc::SYS_ioctl, &[3, other]) && !emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }
     for request in both {
-        assert!(server(libc::SYS_ioctl, &[3, request]) && emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+        assert!(keeper(libc::SYS_ioctl, &[3, request]) && emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }
     for request in loops {
-        assert!(server(libc::SYS_ioctl, &[3, request]) && !emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+        assert!(keeper(libc::SYS_ioctl, &[3, request]) && !emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }
     for request in both.iter().chain(&loops).flat_map(|request| [request - 1, request + 1]) {
         let allowed = loops.contains(&request) || both.contains(&request);
-        assert_eq!(server(libc::SYS_ioctl, &[3, request]), allowed, "{request:#x}");
+        assert_eq!(keeper(libc::SYS_ioctl, &[3, request]), allowed, "{request:#x}");
+    }
+    for request in both.iter().chain(&loops).chain(&of_placer).flat_map(|request| [request - 1, *request, request + 1])
+    {
+        assert_eq!(placer(libc::SYS_ioctl, &[3, request]), of_placer.contains(&request), "{request:#x}");
     }
     // LOOP_SET_FD and LOOP_CHANGE_FD take whatever descriptor they are given; LOOP_CTL_GET_FREE gives numbers that are
     // other programs'.
     for request in [0x4c00, 0x4c06, 0x4c82] {
-        assert!(!server(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+        assert!(!keeper(libc::SYS_ioctl, &[3, request]) && !placer(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }
     // LOOP_CTL_ADD and LOOP_CTL_REMOVE: only with the helpers' own numbers.
     for (number, allowed) in [(0x8_0000, true), (0xf_ffff, true), (0x7_ffff, false), (0x10_0000, false), (7, false)] {
         for request in [0x4c80, 0x4c81] {
-            assert_eq!(server(libc::SYS_ioctl, &[3, request, number]), allowed, "{number:#x}");
+            assert_eq!(keeper(libc::SYS_ioctl, &[3, request, number]), allowed, "{number:#x}");
         }
         assert_eq!(crate::sys::loopdevice::OURS.contains(&(number as u32)), allowed, "{number:#x}");
     }
-    let commands = [quota::GET, quota::XFS_GET, quota::GET_NEXT, quota::XFS_GET_NEXT, quota::SET, quota::GET_XFS_STATE]
-        .map(u64::from);
+    let commands = [quota::GET, quota::XFS_GET, quota::GET_NEXT, quota::XFS_GET_NEXT, quota::SET].map(u64::from);
     for command in commands {
-        assert!(server(libc::SYS_quotactl_fd, &[3, command]) && !emptier(libc::SYS_quotactl_fd, &[3, command]));
+        let arguments = &[3, command];
+        assert!(placer(libc::SYS_quotactl_fd, arguments) && !keeper(libc::SYS_quotactl_fd, arguments), "{command:#x}");
         // The same for users and groups, and the commands beside it.
         for neighbour in [command ^ 2, command ^ 3, command + 0x100, command - 0x100] {
-            assert_eq!(server(libc::SYS_quotactl_fd, &[3, neighbour]), commands.contains(&neighbour), "{neighbour:#x}");
+            assert_eq!(placer(libc::SYS_quotactl_fd, &[3, neighbour]), commands.contains(&neighbour), "{neighbour:#x}");
         }
     }
+    let state = u64::from(quotastate::GET_XFS_STATE);
+    assert!(keeper(libc::SYS_quotactl_fd, &[3, state]) && !emptier(libc::SYS_quotactl_fd, &[3, state]));
 }
 
 #[test]
 fn sockets_are_unix_sockets_and_descriptors_are_duplicated_with_close_on_exec() {
     assert!(
-        server(libc::SYS_socket, &[1, 5]) && !server(libc::SYS_socket, &[2, 1]) && !server(libc::SYS_socket, &[16, 3])
+        keeper(libc::SYS_socket, &[1, 5]) && !keeper(libc::SYS_socket, &[2, 1]) && !keeper(libc::SYS_socket, &[16, 3])
     );
     // MSG_PEEK alone, MSG_CMSG_CLOEXEC alone, and neighbours: a client's message is never received with its descriptors.
     for (flags, allowed) in
         [(2, true), (0x4000_0000, true), (0, false), (3, false), (0x22, false), (0x4000_0002, false)]
     {
-        assert_eq!(server(libc::SYS_recvmsg, &[3, 0, flags]), allowed, "{flags:#x}");
+        assert_eq!(keeper(libc::SYS_recvmsg, &[3, 0, flags]), allowed, "{flags:#x}");
         assert!(!emptier(libc::SYS_recvmsg, &[3, 0, flags]), "{flags:#x}");
     }
     for (how, allowed) in [(2, true), (0, false), (1, false), (3, false)] {
-        assert_eq!(server(libc::SYS_shutdown, &[3, how]), allowed, "{how}");
+        assert_eq!(keeper(libc::SYS_shutdown, &[3, how]), allowed, "{how}");
         assert!(!emptier(libc::SYS_shutdown, &[3, how]), "{how}");
     }
-    assert!(server(libc::SYS_ppoll, &[]) && !emptier(libc::SYS_ppoll, &[]));
+    assert!(keeper(libc::SYS_ppoll, &[]) && !emptier(libc::SYS_ppoll, &[]));
     for (command, allowed) in [(1, true), (1030, true), (0, false), (2, false), (3, false), (4, false), (1029, false)] {
-        assert_eq!(server(libc::SYS_fcntl, &[3, command]), allowed, "{command}");
+        assert_eq!(keeper(libc::SYS_fcntl, &[3, command]), allowed, "{command}");
     }
     for (option, allowed) in [(21, true), (20, false), (22, false), (4, false), (38, false)] {
-        assert_eq!(server(libc::SYS_prctl, &[option]), allowed, "{option}");
+        assert_eq!(keeper(libc::SYS_prctl, &[option]), allowed, "{option}");
     }
     for (advice, allowed) in [(4, true), (8, true), (3, false), (9, false)] {
-        assert_eq!(server(libc::SYS_madvise, &[0, 4096, advice]), allowed, "{advice}");
+        assert_eq!(keeper(libc::SYS_madvise, &[0, 4096, advice]), allowed, "{advice}");
     }
 }
 
 #[test]
 fn only_standard_error_is_written_to_and_it_stays_open() {
-    for process in [Process::Server, Process::Emptier, Process::Mounter, Process::Child] {
+    for process in [Process::Keeper, Process::Placer, Process::Emptier, Process::Mounter, Process::Child] {
         for (descriptor, written, closed) in [(0, false, false), (1, false, false), (2, true, false), (3, false, true)]
         {
             assert_eq!(allows(process, libc::SYS_write, &[descriptor]), written, "{descriptor}");
@@ -368,16 +383,16 @@ fn only_standard_error_is_written_to_and_it_stays_open() {
 #[test]
 fn files_are_renamed_extended_and_given_modes_in_one_way_only() {
     // Nothing, NOREPLACE, EXCHANGE, both, WHITEOUT.
-    for (flags, by_server, by_emptier) in
+    for (flags, by_keeper, by_emptier) in
         [(0, true, false), (1, true, true), (2, false, false), (3, false, false), (4, false, false)]
     {
         let arguments = [3, 0, 3, 0, flags];
-        assert_eq!(server(libc::SYS_renameat2, &arguments), by_server, "{flags}");
+        assert_eq!(keeper(libc::SYS_renameat2, &arguments), by_keeper, "{flags}");
         assert_eq!(emptier(libc::SYS_renameat2, &arguments), by_emptier, "{flags}");
     }
     // Nothing, KEEP_SIZE, PUNCH_HOLE, both, ZERO_RANGE.
     for (mode, allowed) in [(0, true), (1, true), (2, false), (3, false), (0x10, false)] {
-        assert_eq!(server(libc::SYS_fallocate, &[3, mode]), allowed, "{mode}");
+        assert_eq!(keeper(libc::SYS_fallocate, &[3, mode]), allowed, "{mode}");
     }
     for (mode, allowed) in [
         (0o600, true),
@@ -389,7 +404,7 @@ fn files_are_renamed_extended_and_given_modes_in_one_way_only() {
         (0o644, false),
         (0, false),
     ] {
-        assert_eq!(server(libc::SYS_fchmod, &[3, mode]), allowed, "{mode:o}");
+        assert_eq!(keeper(libc::SYS_fchmod, &[3, mode]), allowed, "{mode:o}");
     }
 }
 
@@ -399,12 +414,12 @@ fn of_a_socket_only_its_timeouts_are_set_and_only_its_peer_is_read() {
     for (level, option, allowed) in
         [(1, 66, true), (1, 67, true), (1, 16, false), (1, 33, false), (1, 26, false), (6, 66, false)]
     {
-        assert_eq!(server(libc::SYS_setsockopt, &[3, level, option]), allowed, "{level} {option}");
+        assert_eq!(keeper(libc::SYS_setsockopt, &[3, level, option]), allowed, "{level} {option}");
         assert_eq!(emptier(libc::SYS_setsockopt, &[3, level, option]), (level, option) == (1, 66), "{level} {option}");
     }
     // SO_PEERCRED, SO_PEERPIDFD, then SO_PASSCRED, SO_TYPE, SO_PEERSEC.
     for (option, allowed) in [(17, true), (77, true), (16, false), (3, false), (31, false)] {
-        assert_eq!(server(libc::SYS_getsockopt, &[3, 1, option]), allowed, "{option}");
+        assert_eq!(keeper(libc::SYS_getsockopt, &[3, 1, option]), allowed, "{option}");
     }
 }
 
@@ -464,14 +479,15 @@ fn every_row_is_needed() {
         };
         needed.iter().any(|line| is_it(&line))
     };
-    let tables: [(&[&str], &[Row]); 6] = [
-        (&["server", "emptier"], ALL),
-        (&["server", "emptier"], BOTH),
-        (&["server"], SERVER),
+    let tables: [(&[&str], &[Row]); 7] = [
+        (&["keeper", "placer", "emptier"], ALL),
+        (&["keeper", "emptier"], BOTH),
+        (&["keeper"], KEEPER),
+        (&["placer"], PLACER),
         (&["emptier"], EMPTIER),
         (&["mounter"], MOUNTER),
         // None of them is there when the operations are traced, and they do what the others do.
-        (&["server", "emptier"], CHILD),
+        (&["keeper", "placer", "emptier"], CHILD),
     ];
     for (by, rows) in tables {
         for Row(calls, conditions, why) in rows {

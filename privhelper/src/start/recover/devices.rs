@@ -18,8 +18,7 @@ use crate::start::patience::{self, Needs};
 use crate::start::refusal::Refusal;
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::{self, OURS};
-use crate::sys::socket;
-use crate::sys::{Errno, Error as SysError, Result as SysResult};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, packet, walk};
 
 /// How long a device may take to answer after others have used up the time of all.
 const LEAST: Duration = Duration::from_millis(200);
@@ -77,14 +76,14 @@ pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices
     let (mut devices, begun) = (Devices::default(), Instant::now());
     while let Some(first) = numbers.first().copied() {
         let ask = |line: &OwnedFd| {
-            let Ok(nodes) = file::open_at_start("/", OFlags::RDONLY | OFlags::DIRECTORY) else { return };
+            let Ok(nodes) = walk::open_at_start("/", OFlags::RDONLY | OFlags::DIRECTORY) else { return };
             let mut left = numbers.clone();
             // A failure may be transient. Each is asked before one is asked again, so that no start waits for each of many.
             for _ in 0..4 {
                 left.retain(|number| {
                     let found = look(&nodes, *number);
                     let answer = bulkhead_protocol::encode(&(*number, &found));
-                    let _ = answer.map(|packet| socket::send(line, &packet, None));
+                    let _ = answer.map(|packet| packet::send(line, &packet, None));
                     matches!(found, Found::Failed(_))
                 });
                 std::thread::sleep(PAUSE.saturating_mul(u32::from(!left.is_empty())));
@@ -117,7 +116,7 @@ pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices
 /// The numbers of the helpers' own devices.
 fn list(block_devices: &OwnedFd) -> SysResult<BTreeSet<u32>> {
     let mut numbers = BTreeSet::new();
-    file::each_entry(block_devices, |name| {
+    walk::each_entry(block_devices, |name| {
         let number = name.to_bytes().strip_prefix(b"loop").and_then(|number| std::str::from_utf8(number).ok());
         numbers.extend(number.and_then(|number| number.parse().ok()).filter(|number| OURS.contains(number)));
         Ok(())

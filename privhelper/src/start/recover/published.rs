@@ -6,7 +6,7 @@ use std::path::Path;
 use bulkhead_protocol::{ErrorKind, MountFlags, RelativePath, TargetPath, VolumeId};
 
 use super::Recovery;
-use crate::ops::Target;
+use crate::ops;
 use crate::start::mounts::{Mounts, Position, carrier};
 use crate::start::refusal::Refusal;
 use crate::state::{Place, PublishDirectory, Published, Volume};
@@ -67,13 +67,13 @@ impl Recovery {
     ) -> Result<Option<Published>, Refusal> {
         let Some(volume) = self.state.volumes.get(id) else { return Ok(None) };
         // The kubelet binds what we published again, at paths of its own.
-        if directory.check_shape(target, volume.kind()).is_err() {
+        if directory.shape.check(target, volume.kind()).is_err() {
             return Ok(None);
         }
         let of_device = |read_only| MountFlags { read_only, ..MountFlags::default() };
         let device = volume.device.filter(|_| volume.kind().is_device());
         let flags = device.map_or_else(|| mount.flags(), |device| of_device(device.read_only));
-        match Target::open(directory, target).and_then(|target| target.find(&self.state, &volume, flags)) {
+        match ops::find(&self.state, target, &volume, flags) {
             // It cannot be reached as a target: something is in the way, or hides it.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Refused) => Ok(None),
             found => found.map_err(|error| Refusal::from(error.to_string())),

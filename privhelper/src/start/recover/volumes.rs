@@ -15,7 +15,7 @@ use crate::state::layout::{self, DATA, Entry};
 use crate::state::{Deleted, Kind, Pool, Record, Served, Volume};
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, walk};
 
 /// What the kernel says of a project where no quotas are counted.
 const NO_QUOTAS: [Errno; 4] = [Errno::NOSYS, Errno::SRCH, Errno::OPNOTSUPP, Errno::INVAL];
@@ -49,7 +49,7 @@ impl Recovery {
     /// Goes through a pool's entries, once.
     fn scan(&mut self, pool: &Arc<Pool>, served: &Served) -> SysResult<()> {
         let mut names = Vec::new();
-        file::each_entry(&served.directory, |name| {
+        walk::each_entry(&served.directory, |name| {
             names.push(name.to_string_lossy().into_owned());
             Ok(())
         })?;
@@ -94,7 +94,7 @@ impl Recovery {
         let mut share = Share::default();
         if let Ok(directory) = layout::open_volume(&served.directory, &name) {
             share.project = project_of(pool, &directory)?;
-            let record = Record::read(&directory);
+            let record = Record::read(&served.attributes, &name);
             let allocated = || file::status_at(&directory, layout::IMAGE).map_or(0, |image| image.allocated);
             share =
                 record.map_or(share, |record| Share::of(&record.spec, pool.inode_size(), share.project, allocated()));
@@ -119,9 +119,10 @@ impl Recovery {
         if layout::is_deleted_in_place(&file::status(&directory).map_err(say)?) {
             return Ok(Found::Deleted);
         }
-        let mut record = Record::read(&directory).map_err(why_no_record)?;
+        let mut record = Record::read(&served.attributes, id.as_str()).map_err(why_no_record)?;
         let project = self.own_project(pool, served, id, &directory)?;
-        let origin = layout::read_origin(&directory).map_err(|error| format!("what it is a copy of: {error}"))?;
+        let origin = layout::read_origin(&served.attributes, id.as_str())
+            .map_err(|error| format!("what it is a copy of: {error}"))?;
         let mut allocated = 0;
         let content = match record.spec.kind {
             VolumeKind::Directory { inodes, mode } => {
@@ -146,13 +147,13 @@ impl Recovery {
             VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => {
                 restore_quota(pool, served, id, project, (0, 0)).map_err(say)?;
                 let image = layout::open_content(&served.directory, id, Kind::Block, OFlags::RDWR).map_err(say)?;
-                check_kind(&image, record.spec.kind)?;
+                check_kind(served, id, record.spec.kind)?;
                 finish_growth(served, id, &image, &mut record).map_err(say)?
             }
             VolumeKind::Snapshot { .. } => {
                 restore_quota(pool, served, id, project, (0, 0)).map_err(say)?;
                 let image = layout::open_content(&served.directory, id, Kind::Snapshot, OFlags::RDONLY).map_err(say)?;
-                check_kind(&image, record.spec.kind)?;
+                check_kind(served, id, record.spec.kind)?;
                 let status = file::status(&image).map_err(say)?;
                 origin.as_ref().ok_or_else(|| Why::Damaged.because("it does not say what it is a copy of"))?;
                 allocated = status.allocated;
@@ -240,8 +241,8 @@ fn restore_quota(
 
 /// Checks that a filesystem was made in the image of a volume that says so, and in no other: what tenants could write is
 /// never mounted, whatever was copied or renamed.
-fn check_kind(image: &OwnedFd, kind: VolumeKind) -> Result<(), Refusal> {
-    match layout::is_filesystem(image) {
+fn check_kind(served: &Served, id: &VolumeId, kind: VolumeKind) -> Result<(), Refusal> {
+    match layout::is_filesystem(&served.attributes, id.as_str()) {
         Ok(found) if found == Kind::has_filesystem(kind) => Ok(()),
         Ok(_) => {
             let kind = Kind::from(kind);
@@ -261,7 +262,8 @@ fn finish_growth(served: &Served, id: &VolumeId, image: &OwnedFd, record: &mut R
     }
     if let Some(size) = Bytes::try_from(status.size).ok().filter(|size| *size > record.spec.size) {
         record.spec.size = size;
-        served.sync(record.write_to(&served.directory, id)?)?;
+        record.write(&served.attributes, id.as_str())?;
+        served.sync(layout::open_volume(&served.directory, id.as_str())?)?;
     }
     Ok(status.id)
 }

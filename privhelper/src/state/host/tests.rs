@@ -1,15 +1,29 @@
 use std::path::Path;
 
 use super::*;
+use crate::place::wire::{Answer, Failure};
 use crate::state::testing::id;
+use crate::sys::packet;
+
+/// A placer to which no publish directory has moved.
+fn placer() -> Arc<Placer> {
+    let (line, other) = packet::pair().expect("sockets");
+    std::thread::spawn(move || {
+        let answer = bulkhead_protocol::encode(&Ok::<_, Failure>(Answer::Is(false))).expect("it can be encoded");
+        while matches!(packet::receive(&other, &mut [0; 64]), Ok(packet::Received::Packet(_))) {
+            packet::send(&other, &answer, None).expect("there is room");
+        }
+    });
+    Arc::new(Placer::new(vec![line]))
+}
 
 /// A node with a root, a disk for the kubelet, and a pool of which `more` is mounted.
 fn host(table: &str) -> Host {
     let step = |mount, leads_to: &str| Step { mount, leads_to: leads_to.into() };
     let steps = vec![step(2, "/kubelet/pods"), step(1, "/kubelet")];
     let name = "kubelet-pods".parse().expect("a name");
-    let way = Way { name, copy: None, inner: "/pods".into(), peers: 7, steps };
-    Host::new("nodes/driver".to_owned(), vec![way], [MountTable::of(table), MountTable::of(table)])
+    let way = Way { name, peers: 7, steps };
+    Host::new("nodes/driver".to_owned(), vec![way], [MountTable::of(table), MountTable::of(table)], placer())
 }
 
 const ROOT: &str = "1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw";

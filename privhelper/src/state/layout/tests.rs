@@ -1,6 +1,8 @@
-use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Inodes, NameHash};
+use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Inodes, NameHash, SnapshotOf, VolumeKind};
 
 use super::*;
+use crate::place::kind::Kind;
+use crate::sys::walk;
 
 fn directory() -> VolumeSpec {
     let mode = DirectoryMode::try_from(0o1755).expect("a mode");
@@ -61,7 +63,7 @@ fn the_names_on_disk_are_those_of_every_release() {
 
 #[test]
 fn only_a_directory_of_roots_with_the_mode_of_deletion_is_deleted_in_place() {
-    let root = file::open_at_start("/", OFlags::PATH).and_then(file::status).expect("the root directory");
+    let root = walk::open_at_start("/", OFlags::PATH).and_then(file::status).expect("the root directory");
     let of = |file_type: FileType, uid, mode| {
         is_deleted_in_place(&Status { file_type, uid, mode: file_type.as_raw_mode() | mode, ..root })
     };

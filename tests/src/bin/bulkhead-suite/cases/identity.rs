@@ -20,7 +20,7 @@ cases! {
     probe_says_not_ready_without_the_helper_and_does_not_block,
     all_services_are_on_one_socket_with_nothing_beside_it,
     the_frontend_has_no_privilege,
-    the_helper_has_two_capabilities_and_the_emptier_three: Kernel,
+    the_helper_has_no_capability_its_placer_two_and_its_emptier_three: Kernel,
     the_kubelets_keys_are_out_of_the_helpers_sight: Kernel,
 }
 
@@ -154,20 +154,21 @@ fn the_frontend_has_no_privilege(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-fn the_helper_has_two_capabilities_and_the_emptier_three(rig: &mut Rig) -> Result<()> {
+fn the_helper_has_no_capability_its_placer_two_and_its_emptier_three(rig: &mut Rig) -> Result<()> {
     // linux/capability.h
     const DAC_OVERRIDE: u64 = 1 << 1;
     const FOWNER: u64 = 1 << 3;
     const LINUX_IMMUTABLE: u64 = 1 << 9;
     const SYS_ADMIN: u64 = 1 << 21;
     const MKNOD: u64 = 1 << 27;
-    let server = rig.helper_pid()?;
-    let children = processes::descendants(server)?;
-    ensure!(children.len() == 1, "{children:?}");
-    let emptier = children[0].pid;
-    // It is still dropping its privileges when the helper may already be serving.
-    rig.eventually(5, || processes::check_filtered(emptier))?;
-    for (pid, permitted) in [(server, SYS_ADMIN | MKNOD), (emptier, DAC_OVERRIDE | FOWNER | LINUX_IMMUTABLE)] {
+    let keeper = rig.helper_pid()?;
+    let children = processes::descendants(keeper)?;
+    ensure!(children.len() == 2, "{children:?}");
+    let (emptier, placer) = (rig.emptier_pid()?, processes::placer(keeper)?);
+    // They are still dropping their privileges when the helper may already be serving.
+    rig.eventually(5, || [emptier, placer].into_iter().try_for_each(processes::check_filtered))?;
+    let of_the_emptier = DAC_OVERRIDE | FOWNER | LINUX_IMMUTABLE;
+    for (pid, permitted) in [(keeper, 0), (placer, SYS_ADMIN | MKNOD), (emptier, of_the_emptier)] {
         ensure!(status(pid, "CapPrm")? == permitted, "CapPrm {:x}, not {permitted:x}", status(pid, "CapPrm")?);
         for set in ["CapInh", "CapEff", "CapBnd", "CapAmb"] {
             ensure!(status(pid, set)? == 0, "{set} {:x}", status(pid, set)?);
@@ -178,8 +179,8 @@ fn the_helper_has_two_capabilities_and_the_emptier_three(rig: &mut Rig) -> Resul
 }
 
 fn the_kubelets_keys_are_out_of_the_helpers_sight(rig: &mut Rig) -> Result<()> {
-    let pid = rig.helper_pid()?;
-    // The helper's own root, as seen through its entry in /proc.
+    let (keeper, pid) = (rig.helper_pid()?, processes::placer(rig.helper_pid()?)?);
+    // The placer's own root, as seen through its entry in /proc.
     for (directory, wanted) in [
         ("", &["bulkhead-devices", "bulkhead-pools", "publish", "sockets"][..]),
         ("/bulkhead-devices", &[]),
@@ -196,6 +197,9 @@ fn the_kubelets_keys_are_out_of_the_helpers_sight(rig: &mut Rig) -> Result<()> {
         "/publish/work", "/sockets/csi", "/sockets/registration",
     ];
     ensure!(mounted == wanted, "the helper has the mounts {mounted:?}, not {wanted:?}");
+    let mounted = mount_points(keeper)?;
+    let of_the_keeper = ["/", "/bulkhead-pools/default", "/sockets/csi", "/sockets/registration"];
+    ensure!(mounted == of_the_keeper, "the keeper has the mounts {mounted:?}");
     let mounted = mount_points(rig.emptier_pid()?)?;
     ensure!(mounted == ["/", "/bulkhead-pools/default"], "the emptier has the mounts {mounted:?}");
     Ok(())

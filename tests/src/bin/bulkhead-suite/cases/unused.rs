@@ -9,7 +9,7 @@ use bulkhead_tests::ids::own;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::pool::RECORD;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::strace::Tracer;
+use bulkhead_tests::strace::{Tracer, of_helper};
 use rustix::fs::{XattrFlags, fsetxattr};
 
 cases! {
@@ -182,7 +182,7 @@ fn start_to_fail(rig: &mut Rig) -> Result<()> {
 /// Makes these calls of the helper fail until the value is dropped.
 fn failing(rig: &Rig, calls: &str, error: &str) -> Result<Tracer> {
     let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:error={error}"));
-    Tracer::follow_processes(&[rig.helper_pid()?], "/dev/null".as_ref(), &["-e", &trace, "-e", &inject])
+    Tracer::follow_processes(&of_helper(rig.helper_pid()?), "/dev/null".as_ref(), &["-e", &trace, "-e", &inject])
 }
 
 /// Neither renaming nor marking works, nor in the end making the directory again that was removed as a step.
@@ -253,7 +253,7 @@ fn a_use_that_cannot_be_taken_back_stays(rig: &mut Rig) -> Result<()> {
     let second = [&flags[..], &["inject=fsetxattr:error=EIO:when=2"]].concat();
     // Each thread counts its own calls, and a connection has one.
     let client = rig.helper()?;
-    let broken = Tracer::follow_processes(&[rig.helper_pid()?], "/dev/null".as_ref(), &second)?;
+    let broken = Tracer::follow_processes(&of_helper(rig.helper_pid()?), "/dev/null".as_ref(), &second)?;
     ensure!(client.request(&bind(own("vol-a"), own("vol-a")))?.is_err());
     drop(broken);
     check_refused(rig, own("vol-a"))?;

@@ -17,6 +17,7 @@ mod second_start;
 mod shutdown;
 mod sick_disk;
 mod space;
+mod taken_keeper;
 mod taken_over;
 mod targets;
 
@@ -37,6 +38,7 @@ pub fn cases() -> Vec<Case> {
         shutdown::cases(),
         sick_disk::cases(),
         space::cases(),
+        taken_keeper::cases(),
         taken_over::cases(),
         targets::cases(),
     ]

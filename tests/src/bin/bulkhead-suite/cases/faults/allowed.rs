@@ -15,7 +15,7 @@ use bulkhead_tests::strace::Tracer;
 
 use super::operations::{self, Operation, on_copies, on_filesystems};
 use super::points::emptied;
-use super::session::{Session, undo};
+use super::session::{Session, threads, undo};
 use crate::cases::filesystems;
 
 /// The list. A unit test of the helper compares it with the filter: each row of the filter must be in it.
@@ -40,6 +40,8 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
     let server = rig.helper_pid()?;
     // It becomes another user only after it was started.
     let mounter = rig.eventually(10, || filesystems::mounter_of(server))?;
+    let placer = processes::placer(server)?;
+    let threads = threads(placer)?;
     let others: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
     let tracer = Tracer::follow_processes(&[&others[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;
     do_everything(rig)?;
@@ -47,9 +49,10 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
     let children: BTreeSet<i32> = written.lines().filter_map(|line| forked(line, mounter)).collect();
     let by = |pid| match pid {
         _ if pid == mounter || children.contains(&pid) => "mounter",
+        _ if threads.contains(&pid) => "placer",
         _ if others.contains(&pid) => "emptier",
         // Or a thread of its own.
-        _ => "server",
+        _ => "keeper",
     };
     let made: Vec<Made> = written.lines().filter_map(|line| Made::of(line, by)).collect();
     let not_made: Vec<&str> = needed(rig)
@@ -131,7 +134,7 @@ fn needed(rig: &Rig) -> impl Iterator<Item = &'static str> {
 /// `PROCESS NUMBER NAME [INDEX[&MASK]=VALUE]...`; `None` if the line cannot be parsed.
 fn is_made(line: &str, made: &[Made]) -> Option<bool> {
     let mut words = line.split_whitespace();
-    let by = words.next().filter(|by| ["server", "emptier", "mounter"].contains(by))?;
+    let by = words.next().filter(|by| ["keeper", "placer", "emptier", "mounter"].contains(by))?;
     let number: u64 = words.next()?.parse().ok()?;
     words.next()?;
     let mut wanted: Vec<(usize, u64, u64)> = Vec::new();

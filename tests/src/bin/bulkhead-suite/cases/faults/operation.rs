@@ -42,8 +42,8 @@ fn killed_at(rig: &mut Rig, point: &Point<'_>, figures: &Figures) -> Result<bool
     let ended = rig.running_helper()?.wait(limit);
     let caused = match ended {
         Ok(status) => {
-            // Between two requests it notices the end of its mounter, and ends in order, to be started anew.
-            let is_in_order = point.operation.actor == Actor::Mounter;
+            // Between two requests it notices the end of its mounter or placer, and ends in order, to be started anew.
+            let is_in_order = matches!(point.operation.actor, Actor::Mounter | Actor::Placer);
             ensure!(is_in_order || !status.success(), "the helper has ended as if it had been asked to");
             rig.start_helper().context("start after a kill")?;
             true
@@ -98,7 +98,8 @@ fn failed_at(rig: &mut Rig, point: &Point<'_>, fault: Fault, figures: &Figures) 
     }
     // The helper must not continue with a capability that it cannot lower again, nor serve without an emptier or a mounter,
     // nor after an answer of a mounter that it has not received. accept4 never returns most of these errors in reality.
-    let is_of_another = point.operation.is_in_background() || point.operation.actor == Actor::Mounter;
+    let is_of_another =
+        point.operation.is_in_background() || matches!(point.operation.actor, Actor::Mounter | Actor::Placer);
     if is_capability || ["accept4", "recvmsg"].contains(&call) || is_message && is_of_another {
         let moment = rig.patience(Duration::from_millis(500));
         if rig.running_helper()?.wait(moment).is_ok() {

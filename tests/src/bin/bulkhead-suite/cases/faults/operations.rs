@@ -35,6 +35,8 @@ pub enum Actor {
     Emptier,
     /// The process that mounts filesystems in images.
     Mounter,
+    /// The process that mounts, makes nodes and sets limits.
+    Placer,
 }
 
 /// A request and its context.
@@ -139,7 +141,7 @@ pub fn on_filesystems() -> Vec<Operation> {
     let operation = undone_by(vec![unbind.clone(), unmount.clone(), delete.clone()]);
     let usage = Request::Usage { volume: volume(&FILESYSTEM), target: Some(target("work", "filesystem")) };
     let by_mounter = |operation| Operation { actor: Actor::Mounter, ..operation };
-    vec![
+    let operations = vec![
         by_mounter(operation("have a filesystem mounted for the first time", &[&create], &mount)),
         by_mounter(operation("have a filesystem mounted again", &[&create, &mount, &unmount], &mount)),
         operation("create a filesystem", &[], &create),
@@ -151,7 +153,8 @@ pub fn on_filesystems() -> Vec<Operation> {
         operation("unbind a filesystem", &[&create, &mount, &bind], &unbind),
         operation("unmount a filesystem", &[&create, &mount], &unmount),
         operation("delete a mounted filesystem", &[&create, &mount], &delete),
-    ]
+    ];
+    with_placer(operations)
 }
 
 /// The operations on snapshots and copies: of a block volume, and of a volume with a filesystem.
@@ -180,6 +183,16 @@ pub fn on_copies() -> Vec<Operation> {
     ]
 }
 
+/// The same operations, each twice: calls of the thread that serves, and calls of the placer's, if it makes any.
+fn with_placer(operations: Vec<Operation>) -> Vec<Operation> {
+    let both = |operation: Operation| {
+        let by_placer = operation.actor == Actor::Serving;
+        let other = by_placer.then(|| Operation { actor: Actor::Placer, ..operation.clone() });
+        [operation].into_iter().chain(other)
+    };
+    operations.into_iter().flat_map(both).collect()
+}
+
 /// Returns a function that makes operations of the serving thread, all of which are undone in the same way.
 fn undone_by(undo: Vec<Request>) -> impl Fn(&'static str, &[&Request], &Request) -> Operation {
     move |name, before, request| Operation {
@@ -204,7 +217,7 @@ pub fn on_directories() -> Vec<Operation> {
     let set_owner = Request::SetOwner { volume: volume(&DIRECTORY), owner: note };
     let status = Request::PoolStatus { pool: "default".parse().expect("a name") };
     let list = Request::List { after: None, limit: 16 };
-    vec![
+    let operations = vec![
         Operation { actor: Actor::Accepting, ..operation("connect", &[], &list) },
         operation("create a directory", &[], &create),
         operation("bind", &[&create], &bind),
@@ -220,7 +233,8 @@ pub fn on_directories() -> Vec<Operation> {
         operation("list", &[&create], &list),
         operation("listen", &[], &Request::Listen { socket: Socket::Csi }),
         operation("listen for the registration", &[], &Request::Listen { socket: Socket::Registration }),
-    ]
+    ];
+    with_placer(operations)
 }
 
 /// Returns what happens in the background after a directory volume is deleted.
@@ -246,7 +260,7 @@ pub fn on_devices() -> Vec<Operation> {
     let read_only = Request::LoopAttach { volume: volume(&DEVICE), read_only: true };
     let sparse = bulkhead_tests::helper::create(&DEVICE, bulkhead_tests::helper::sparse_spec(SIZE));
     let allocate = Request::Allocate { volume: volume(&DEVICE) };
-    vec![
+    let operations = vec![
         operation("create an image", &[], &create),
         operation("attach", &[&create], &attach),
         operation("attach read-only", &[&create], &read_only),
@@ -260,5 +274,6 @@ pub fn on_devices() -> Vec<Operation> {
         operation("delete an image", &[&create], &delete),
         operation("delete an unused image", &[&create], &unused),
         operation("delete an attached image", &[&create, &attach], &delete),
-    ]
+    ];
+    with_placer(operations)
 }

@@ -59,10 +59,17 @@ impl Session {
             Actor::Accepting => all_accepting(self.helper),
             Actor::Serving => waiting_threads(self.helper, RECEIVING, |socket| socket == self.socket),
             Actor::Releasing => waiting_threads(self.helper, RECEIVING, |socket| socket != self.socket),
+            Actor::Placer => waiting_threads(processes::placer(self.helper)?, RECEIVING, |_| true),
             Actor::Emptier => Ok(vec![processes::descendants(self.helper)?.first().context("no emptier")?.pid]),
             Actor::Mounter => Ok(vec![filesystems::mounter_of(self.helper)?]),
         }
     }
+}
+
+/// The threads of a process.
+pub fn threads(process: i32) -> Result<Vec<i32>> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"))?;
+    threads.map(|thread| Ok(thread?.file_name().to_string_lossy().parse()?)).collect()
 }
 
 /// The descriptors of a process that are sockets, and which sockets those are.

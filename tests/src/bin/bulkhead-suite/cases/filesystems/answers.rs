@@ -239,14 +239,14 @@ fn an_error_with_whatever_comes_beside_it_is_an_error(rig: &mut Rig) -> Result<(
 fn a_mount_with_something_beside_it_is_that_mount(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    let helper = rig.helper_pid()?;
+    let placer = processes::placer(rig.helper_pid()?)?;
     let mut taken = Taken::start(rig)?;
-    let before = processes::descriptors(helper)?;
+    let before = processes::descriptors(placer)?;
     let (mount, other) = (taken.mount_of_device(&[])?, taken.mount("tmpfs", &[])?);
     taken.answer(&[0; 4], &[mount, other, taken.line])?;
     let answered = taken.end(rig)?;
     ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
-    ensure!(processes::descriptors(helper)? <= before, "the helper keeps what came beside it");
+    ensure!(processes::descriptors(placer)? <= before, "the placer keeps what came beside it");
     renew(rig)
 }
 

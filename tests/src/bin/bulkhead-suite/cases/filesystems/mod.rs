@@ -92,6 +92,13 @@ fn mounter(rig: &Rig) -> Result<i32> {
     mounter_of(rig.helper_pid()?)
 }
 
+/// `struct msghdr` at this address, with all that it points to: a packet without descriptors.
+pub fn message(address: u64, text: &[u8]) -> Result<Vec<u8>> {
+    let (vector, content) = (address + 56, address + 72);
+    let words = [0, 0, vector, 1, 0, 0, 0, content, u64::try_from(text.len())?];
+    Ok([words.map(u64::to_ne_bytes).concat(), text.to_vec()].concat())
+}
+
 /// The process that mounts, once it is confined.
 fn confined(rig: &Rig) -> Result<i32> {
     rig.eventually(5, || {

@@ -2,17 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bulkhead_protocol::VolumeId;
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
-use super::{lock, log};
+use super::kind::DATA;
+use super::wire::{Answer, Failure, Figures};
+use crate::log;
 use crate::mounter::{self, Work};
 use crate::sys::capability::raise;
-use crate::sys::socket::{self, Received};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, with_patience, xfs};
+use crate::sys::packet::Received;
+use crate::sys::{
+    Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, packet, with_patience, xfs,
+};
 
 /// What a pool has for filesystems in images. Each is mounted once, as the entry of a private directory that is called after
 /// its device; what is published is bound from there.
@@ -22,6 +27,8 @@ pub struct Mounting {
     mounter: OwnedFd,
     /// The work that takes long, by the number of the device: each has a line of its own, over which it is answered.
     awaited: Mutex<BTreeMap<u32, (Work, OwnedFd)>>,
+    /// Which volumes' filesystems are kept, by the number of the device.
+    kept: Mutex<BTreeMap<u32, VolumeId>>,
     /// The mounter's root, which is a tmpfs: it sees the nodes in it, but not what is mounted there.
     place: OwnedFd,
 }
@@ -32,17 +39,17 @@ const PATIENCE: Duration = Duration::from_secs(4);
 impl Mounting {
     /// The mounter is at the other end of the socket, and has this place as its root.
     pub fn new(mounter: OwnedFd, place: OwnedFd) -> Self {
-        Self { mounter, awaited: Mutex::default(), place }
+        Self { mounter, awaited: Mutex::default(), kept: Mutex::default(), place }
     }
 
-    /// A copy of the connection, which is hung up when the mounter has ended.
-    pub fn connection(&self) -> SysResult<OwnedFd> {
-        file::duplicate(&self.mounter)
+    /// The connection, which is hung up when the mounter has ended, and the place.
+    pub fn parts(&self) -> [&OwnedFd; 2] {
+        [&self.mounter, &self.place]
     }
 
     /// Returns whether the filesystem on a device is kept here. It is not asked itself: it may have shut down, or never
     /// answer.
-    pub fn keeps(&self, number: u32) -> SysResult<bool> {
+    fn keeps(&self, number: u32) -> SysResult<bool> {
         match file::open(&self.place, &kept(number), OFlags::PATH) {
             Err(SysError { errno: Errno::XDEV, .. }) => Ok(true),
             Err(SysError { errno: Errno::NOENT, .. }) | Ok(_) => Ok(false),
@@ -51,7 +58,7 @@ impl Mounting {
     }
 
     /// The root of the filesystem on a device, for path resolution; `None` if it is not kept here.
-    pub fn root(&self, number: u32) -> SysResult<Option<OwnedFd>> {
+    fn root(&self, number: u32) -> SysResult<Option<OwnedFd>> {
         if self.keeps(number)? { file::open_entry(&self.place, &kept(number)).map(Some) } else { Ok(None) }
     }
 
@@ -60,7 +67,7 @@ impl Mounting {
     /// # Errors
     /// As [`Self::work`]. What is not the mount that was asked for ends the process: a mounter that hands it over is nobody's
     /// any more.
-    pub fn make(&self, number: u32) -> SysResult<OwnedFd> {
+    fn make(&self, number: u32) -> SysResult<OwnedFd> {
         {
             let _raised = raise(Capability::CAP_MKNOD)?;
             match loopdevice::make_node(self.place.as_fd(), &mounter::node(number), number) {
@@ -79,23 +86,67 @@ impl Mounting {
         }
     }
 
-    /// Has something done to the mounted filesystem on a device, given a descriptor of its root.
+    /// Has something done to the mounted filesystem on a device.
     ///
     /// # Errors
     /// The kernel's, if that fails; `INPROGRESS` when it takes longer than four seconds: it goes on, and the next call waits
     /// for it first.
-    pub fn work(&self, number: u32, work: Work, root: &OwnedFd) -> SysResult<()> {
+    pub fn work(&self, number: u32, work: Work) -> SysResult<()> {
+        let root = self.root(number)?.ok_or(SysError::of(Errno::NXIO))?;
         let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
         self.ask(number, work, Some(root)).map(drop)
     }
 
+    /// The root of the filesystem on a device, if it is kept here as that of a volume.
+    pub fn root_of(&self, number: u32, volume: &VolumeId) -> SysResult<Option<OwnedFd>> {
+        let is_of = lock(&self.kept).get(&number) == Some(volume);
+        if is_of { self.root(number) } else { Ok(None) }
+    }
+
+    /// What a filesystem says of itself; `None` if it is not kept here.
+    pub fn figures(&self, number: u32) -> SysResult<Option<Figures>> {
+        let Some(root) = self.root(number)? else { return Ok(None) };
+        // The figures are in the kernel's memory, and there even after it has shut down.
+        let space = rustix::fs::fstatvfs(&root).by("fstatfs")?;
+        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+        Ok(Some(Figures {
+            used: bytes(space.f_blocks.saturating_sub(space.f_bfree)),
+            free: bytes(space.f_bavail),
+            used_inodes: space.f_files.saturating_sub(space.f_ffree),
+            free_inodes: space.f_favail,
+            failure: file::status(&root).err().map(|error| error.errno.raw_os_error()),
+        }))
+    }
+
+    /// Makes the directory that is published in a filesystem, unless it is there.
+    pub fn prepare(&self, number: u32, mode: u16) -> SysResult<()> {
+        let root = self.root(number)?.ok_or(SysError::of(Errno::NXIO))?;
+        match file::open(&root, DATA, OFlags::PATH | OFlags::DIRECTORY) {
+            Err(SysError { errno: Errno::NOENT, .. }) => {
+                file::make_directory(&root, DATA, Mode::from_raw_mode(mode.into()))?;
+                file::sync(file::open(&root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?)
+            }
+            opened => opened.map(drop),
+        }
+    }
+
+    /// Thaws a filesystem that was left frozen, unless whoever froze it has thawed it by now: then its pod may have frozen
+    /// it.
+    pub fn thaw(&self, number: u32) -> SysResult<()> {
+        match self.finish(number) {
+            Some((Work::Settle, Ok(_))) => Ok(()),
+            Some((Work::Settle, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
+            _ => self.work(number, Work::Thaw),
+        }
+    }
+
     /// Returns whether something that was to be done to the filesystem on a device takes long.
-    pub fn is_awaited(&self, number: u32) -> bool {
+    fn is_awaited(&self, number: u32) -> bool {
         lock(&self.awaited).contains_key(&number)
     }
 
     /// Waits for what was to be done to the filesystem on a device and took long, and returns what it was, and the answer.
-    pub fn finish(&self, number: u32) -> Option<(Work, SysResult<Option<OwnedFd>>)> {
+    fn finish(&self, number: u32) -> Option<(Work, SysResult<Option<OwnedFd>>)> {
         let (work, line) = lock(&self.awaited).remove(&number)?;
         Some((work, self.answer(number, work, line)))
     }
@@ -108,20 +159,20 @@ impl Mounting {
         }
         // Whatever else was done before this call has nothing to say about now.
         let request = bulkhead_protocol::encode(&work).map_err(|_| SysError::of(Errno::INVAL))?;
-        let (line, other) = socket::pair()?;
-        socket::set_receive_timeout(&line, Some(PATIENCE))?;
-        socket::set_send_timeout(&self.mounter, PATIENCE)?;
+        let (line, other) = packet::pair()?;
+        packet::set_receive_timeout(&line, Some(PATIENCE))?;
+        packet::set_send_timeout(&self.mounter, PATIENCE)?;
         {
             // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            match socket::send(&self.mounter, &[0], Some(other.as_fd())) {
+            match packet::send(&self.mounter, &[0], Some(other.as_fd())) {
                 Err(error) if matches!(error.errno, Errno::PIPE | Errno::CONNRESET) => {
                     end(&format!("it takes no request error={error}"))
                 }
                 Err(SysError { errno: Errno::AGAIN, .. }) => return Err(Errno::INPROGRESS).by("the mounter"),
                 sent => sent?,
             }
-            socket::send(&line, &request, root.as_ref().map(AsFd::as_fd))?;
+            packet::send(&line, &request, root.as_ref().map(AsFd::as_fd))?;
         }
         drop((other, root));
         self.answer(number, work, line)
@@ -132,7 +183,7 @@ impl Mounting {
     fn answer(&self, number: u32, work: Work, line: OwnedFd) -> SysResult<Option<OwnedFd>> {
         let mut answer = [0; 4];
         loop {
-            match socket::receive_with_descriptor(&line, &mut answer) {
+            match packet::receive_with_descriptor(&line, &mut answer) {
                 Ok((Received::Packet(4), mount)) => {
                     return match i32::from_ne_bytes(answer) {
                         0 => Ok(mount),
@@ -162,15 +213,29 @@ impl Mounting {
         let _ = file::remove(&self.place, &*mounter::node(number));
     }
 
-    /// Keeps a mount of the filesystem on a device.
-    pub fn keep(&self, number: u32, mount: &OwnedFd) -> SysResult<()> {
+    /// Has the filesystem on a device mounted, and keeps the mount, if `check` finds the device bound to what it should be. It
+    /// is asked again once the filesystem is mounted, as nobody can bind the device anew from then on.
+    pub fn mount(
+        &self,
+        number: u32,
+        volume: &VolumeId,
+        check: impl Fn() -> Result<(), Failure>,
+    ) -> Result<Answer, Failure> {
+        check()?;
+        if self.keeps(number)? {
+            return Ok(Answer::Done);
+        }
+        let mount = self.make(number)?;
+        check()?;
         match file::make_directory(&self.place, &kept(number), Mode::RWXU) {
             Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         let entry = file::open_entry(&self.place, &kept(number))?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        mount::attach(mount, &entry)
+        mount::attach(&mount, &entry)?;
+        lock(&self.kept).insert(number, volume.clone());
+        Ok(Answer::Done)
     }
 
     /// Unmounts the filesystem on a device, if it is kept here.
@@ -178,12 +243,11 @@ impl Mounting {
     /// # Errors
     /// `BUSY` when it is still in use.
     pub fn release(&self, number: u32) -> SysResult<()> {
-        if let Some(root) = self.root(number)? {
-            // There may be much to write, and unmounting waits for all of it. One that has shut down has nothing to write.
-            match self.work(number, Work::Sync, &root) {
-                Err(error) if error.errno == Errno::INPROGRESS => return Err(error),
-                _ => drop(root),
-            }
+        // There may be much to write, and unmounting waits for all of it. One that has shut down has nothing to write.
+        if let Err(error) = self.work(number, Work::Sync)
+            && error.errno == Errno::INPROGRESS
+        {
+            return Err(error);
         }
         self.forget(number);
         while self.keeps(number)? {
@@ -191,11 +255,17 @@ impl Mounting {
             // The mounter may not have closed its own descriptor yet, and who asks for the usage has one for a moment.
             with_patience(Errno::BUSY, || mount::unmount_entry(self.place.as_fd(), &kept(number)))?;
         }
+        lock(&self.kept).remove(&number);
         match file::remove_directory(&self.place, &kept(number)) {
             Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
             removed => removed,
         }
     }
+}
+
+/// Locks a table, which is held for memory only.
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends the process: what the mounter does next is nobody's guess.

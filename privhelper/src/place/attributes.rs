@@ -1,0 +1,124 @@
+//! What is recorded on the files of a pool: extended attributes that only CAP_SYS_ADMIN can read or write (`trusted.`,
+//! xattr(7)). No pod has it, whatever it mounts; and XFS lets them have blocks of its reserve, so that they can be changed in
+//! a pool that is full.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use bulkhead_protocol::{MAX_OWNER, Text};
+use caps::Capability;
+use rustix::fs::{OFlags, XattrFlags};
+use serde::{Deserialize, Serialize};
+
+use super::kind::IMAGE;
+use crate::sys::capability::raise;
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
+
+/// The longest value in bytes.
+pub const LONGEST: usize = MAX_OWNER;
+/// The marker file of a pool.
+pub const MARKER: &str = ".bulkhead";
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attribute {
+    /// A volume's settings, on its directory.
+    Record,
+    /// What a volume is a copy of, on its directory.
+    Origin,
+    /// Whose a volume is, on its directory.
+    Owner,
+    /// That a filesystem was made in an image, on that.
+    Filesystem,
+    /// How many numbers of loop devices were used, on the marker of a pool.
+    Numbers,
+    /// Nothing: it changes, on the marker of a pool, so that the journal has something to write.
+    Journal,
+}
+
+/// What it is recorded on. An entry of the pool is given by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// The pool's marker.
+    Marker,
+    /// An entry.
+    Entry(Text),
+    /// The image in an entry.
+    Image(Text),
+}
+
+impl Attribute {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Record => "trusted.bulkhead",
+            Self::Origin => "trusted.bulkhead.origin",
+            Self::Owner => "trusted.bulkhead.owner",
+            Self::Filesystem => "trusted.bulkhead.filesystem",
+            Self::Numbers => "trusted.bulkhead.numbers",
+            Self::Journal => "trusted.bulkhead.journal",
+        }
+    }
+}
+
+impl Part {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// `INVAL` when it is no single name.
+    pub fn open(&self, pool: &OwnedFd) -> SysResult<OwnedFd> {
+        let (name, within) = match self {
+            Self::Marker => return file::open(pool, MARKER, OFlags::RDONLY),
+            Self::Entry(name) => (name.as_str(), None),
+            Self::Image(name) => (name.as_str(), Some(IMAGE)),
+        };
+        if matches!(name, "" | "." | "..") || name.contains('/') {
+            return Err(SysError::of(Errno::INVAL));
+        }
+        match within {
+            None => file::open(pool, name, OFlags::RDONLY | OFlags::DIRECTORY),
+            Some(within) => file::open(pool, &format!("{name}/{within}"), OFlags::RDONLY),
+        }
+    }
+}
+
+/// Reads an attribute of an open file or directory; `None` if it has none of that name.
+///
+/// # Errors
+/// `RANGE` when it is longer than any that is written.
+pub fn get(file: impl AsFd, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
+    let mut value = vec![0; LONGEST];
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    match rustix::fs::fgetxattr(file, attribute.name(), &mut value[..]) {
+        Err(Errno::NODATA) => Ok(None),
+        length => {
+            value.truncate(length.by_with("fgetxattr", attribute.name())?);
+            Ok(Some(value))
+        }
+    }
+}
+
+/// Sets an attribute of an open file or directory.
+///
+/// # Errors
+/// The kernel's error.
+pub fn set(file: impl AsFd, attribute: Attribute, value: &[u8]) -> SysResult<()> {
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    let name = attribute.name();
+    rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()).by_with("fsetxattr", name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::walk;
+
+    #[test]
+    fn an_entry_is_a_single_name() {
+        let root = walk::open_at_start("/", OFlags::RDONLY | OFlags::DIRECTORY).expect("the root directory");
+        for name in ["", ".", "..", "etc/passwd", "/etc", "../etc"] {
+            for part in [Part::Entry(Text::new(name)), Part::Image(Text::new(name))] {
+                assert_eq!(part.open(&root).map(drop), Err(SysError::of(Errno::INVAL)), "{part:?}");
+            }
+        }
+        assert!(Part::Entry(Text::new("etc")).open(&root).is_ok());
+    }
+}

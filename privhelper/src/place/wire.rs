@@ -1,0 +1,251 @@
+//! What the keeper asks the placer for, and what it is answered: values only. One packet each way, as on the frontend's
+//! socket; no descriptor goes in, and one may come out, that of a loop device.
+
+use std::num::NonZeroU64;
+
+use bulkhead_protocol::{Error, MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
+use serde::{Deserialize, Serialize};
+
+use super::attributes::{Attribute, LONGEST, Part};
+use super::kind::Kind;
+use crate::mounter::Work;
+use crate::sys::file::FileId;
+use crate::sys::quota::{Look, ProjectId, ProjectQuota};
+use crate::sys::{Errno, Error as SysError};
+
+/// How many quotas are asked for at once.
+pub const MOST_QUOTAS: usize = 64;
+
+/// What the placer is asked for. It checks all of it again, on the kernel's own objects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Binding a volume's content to a target, which is made.
+    Bind(VolumeId, Content, TargetPath, MountFlags),
+    /// Unmounting all that is a volume's at a target, and removing the target.
+    Unbind(TargetPath, Shown, Claims),
+    /// Looking at a target: for what belongs to this volume, if there is one; and if one is to be published there, whether
+    /// it may be.
+    Look(TargetPath, Option<Shown>, Option<(VolumeId, Kind)>),
+    /// Whether a mount is gone.
+    IsGone(NonZeroU64),
+    /// Whether a publish directory was renamed or replaced since the start.
+    IsMoved(PublishName),
+    /// The loop device with this number, open.
+    Open(u32, Access),
+    /// Doing something to a loop device.
+    Command(u32, Command),
+    /// What projects use and may use.
+    Quotas(PoolName, Look, UpTo<ProjectId, MOST_QUOTAS>),
+    /// The first project from this one on of which the filesystem knows.
+    NextQuota(PoolName, Look, ProjectId),
+    /// Setting the limits of a project, in bytes and inodes.
+    SetQuota(PoolName, ProjectId, (u64, u64)),
+    /// Something about the filesystem on a loop device.
+    Filesystem(PoolName, u32, OnFilesystem),
+    /// What is recorded on a file of a pool.
+    Attribute(PoolName, Part, Attribute),
+    /// Recording something on a file of a pool.
+    SetAttribute(PoolName, Part, Attribute, UpTo<u8, LONGEST>),
+}
+
+/// How a loop device is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Access {
+    /// To inspect it, by a node of its own: what is published has to stay, or the kubelet could not bind it again.
+    Look,
+    /// For reading, by the node that has its name.
+    Read,
+    /// For reading and writing, by the same.
+    Write,
+}
+
+/// What is done to a loop device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// It refuses writes, or does not.
+    SetReadOnly(bool),
+    /// It is as it was before others changed it.
+    TakeBack,
+    /// It takes on its image's length.
+    Refresh,
+    /// It has no node any more.
+    Forget,
+}
+
+/// What is done to the filesystem on a loop device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnFilesystem {
+    /// It is looked at.
+    Look,
+    /// It is mounted, if it is that of this volume, and kept.
+    Mount(VolumeId),
+    /// It has the directory that is published, with this mode.
+    Prepare(u16),
+    /// Work of the mounter's.
+    Work(Work),
+    /// It is thawed, unless whoever froze it has done so.
+    Thaw,
+    /// It is not kept any more.
+    Release,
+}
+
+/// What is bound to a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Content {
+    /// The volume's pool.
+    pub pool: PoolName,
+    /// The volume's kind.
+    pub kind: Kind,
+    /// Its directory, or its image.
+    pub id: FileId,
+    /// The number of its loop device, if it has one.
+    pub device: Option<u32>,
+}
+
+/// By what a mount is known to be a volume's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// What would be bound.
+    pub content: Content,
+    /// What was bound there.
+    pub published: Option<FileId>,
+    /// What is known of one that cannot be inspected.
+    pub unreadable: Option<Unreadable>,
+}
+
+/// A mount that cannot be inspected: XFS fails statx(2) with `EIO` once it has shut down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unreadable {
+    /// The pool has shut down. The id of its filesystem (`f_fsid`, statfs(2)) is still readable.
+    PoolShutDown,
+    /// By the host's mount table it is on this volume's device, or is not. It is not asked itself: any other filesystem may
+    /// be a tenant's own (fuse(4)), and never answer.
+    IsOnDevice(bool),
+    /// Nothing is.
+    Unknown,
+}
+
+/// What has to be so before a target is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// What proves that the volume is not mounted elsewhere.
+    pub proof: Option<Proof>,
+    /// Whether the publish directory is joined to the host's, as far as the host's mount table says.
+    pub is_joined: bool,
+}
+
+/// What proves that a mount is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Proof {
+    /// The kernel no longer knows its unique id.
+    Id(NonZeroU64),
+    /// KERNEL(6.8): nothing is mounted at the target in this very directory. Only root, who could unmount it as well,
+    /// can have moved it out of there.
+    Place(FileId),
+}
+
+/// What the placer answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// It is done; a device that was asked for comes with this.
+    Done,
+    /// This was bound, which this will prove to be gone.
+    Bound(FileId, Proof),
+    /// What became of a target.
+    Unbound(Unbound),
+    /// What is at a target.
+    Looked(Looked),
+    /// Yes or no.
+    Is(bool),
+    /// In the order of the projects.
+    Quotas(UpTo<ProjectQuota, MOST_QUOTAS>),
+    /// A project, if there is one.
+    Next(Option<(ProjectId, ProjectQuota)>),
+    /// What a filesystem says, if it is kept.
+    Filesystem(Option<Figures>),
+    /// What is recorded, if anything is.
+    Attribute(Option<UpTo<u8, LONGEST>>),
+}
+
+/// What became of a target from which a volume was to be unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unbound {
+    /// Nothing of it is left there.
+    Done,
+    /// There is something else.
+    Other,
+    /// There is something that cannot be inspected.
+    Unreadable,
+    /// The volume is not there, and may be mounted elsewhere.
+    Moved,
+    /// Nothing is done where the host would not see it.
+    Apart,
+}
+
+/// What is at a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Looked {
+    /// The directory that holds it.
+    pub parent: FileId,
+    /// What is mounted there, if anything.
+    pub mount: Option<Found>,
+    /// What a block device there stands for, major and minor.
+    pub device: Option<(u32, u32)>,
+}
+
+/// What is mounted at a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Found {
+    /// Its root, what will prove that it is gone, and whether it is the volume's that was asked about.
+    Seen(FileId, Proof, bool),
+    /// It cannot be inspected; whether it is the volume's, if that was asked and is known.
+    Unreadable(Option<bool>),
+}
+
+/// What a mounted filesystem says of itself (statfs(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Figures {
+    /// How many bytes are in use.
+    pub used: u64,
+    /// How many bytes are free.
+    pub free: u64,
+    /// How many inodes are in use.
+    pub used_inodes: u64,
+    /// How many inodes are free.
+    pub free_inodes: u64,
+    /// Why its root cannot be inspected.
+    pub failure: Option<i32>,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// It is refused, or has failed, for this reason.
+    Refused(Error),
+    /// A system call has failed: the error's number, and which call.
+    Kernel(i32, Text),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<SysError> for Failure {
+    fn from(error: SysError) -> Self {
+        Self::Kernel(error.errno.raw_os_error(), Text::new(error.call()))
+    }
+}
+
+impl Failure {
+    /// The error of a system call, of a request that is never refused with a sentence.
+    pub fn into_kernel_error(self) -> SysError {
+        match self {
+            Self::Refused(error) => SysError::relayed(Errno::PERM, error.to_string()),
+            Self::Kernel(errno, call) => {
+                SysError::relayed(Errno::from_raw_os_error(errno.clamp(1, 4095)), call.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The keeper's end of the lines to the placer.
+
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+
+use bulkhead_protocol::{Error, MAX_PACKET, MountFlags, PoolName, PublishName, TargetPath, UpTo, VolumeId};
+
+use super::lock;
+use crate::errors::failed;
+use crate::log;
+use crate::place::attributes::{Attribute, Part};
+use crate::place::kind::Kind;
+use crate::place::wire::{
+    Access, Answer, Claims, Command, Content, Failure, Figures, Looked, MOST_QUOTAS, OnFilesystem, Proof, Request,
+    Shown, Unbound,
+};
+use crate::sys::file::FileId;
+use crate::sys::packet::Received;
+use crate::sys::quota::{Look, ProjectId, ProjectQuota};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, packet};
+
+/// Lines to the placer: as many as there are threads that may ask it for something, so that none waits for another.
+#[derive(Debug)]
+pub struct Placer(Mutex<Vec<OwnedFd>>);
+
+impl Placer {
+    /// The placer is at the other end of these.
+    pub fn new(lines: Vec<OwnedFd>) -> Self {
+        Self(Mutex::new(lines))
+    }
+
+    /// Binds a volume's content to a target, and returns what was bound, and what will prove that it is gone; `None` if the
+    /// publish directory was moved.
+    pub fn bind(
+        &self,
+        volume: &VolumeId,
+        content: Content,
+        target: &TargetPath,
+        flags: MountFlags,
+    ) -> Result<Option<(FileId, Proof)>, Error> {
+        match self.of_target(
+            "publish at target",
+            target,
+            Request::Bind(volume.clone(), content, target.clone(), flags),
+        )? {
+            Answer::Bound(source, proof) => Ok(Some((source, proof))),
+            Answer::Unbound(Unbound::Apart) => Ok(None),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Unmounts what is a volume's at a target, and removes the target.
+    pub fn unbind(&self, target: &TargetPath, shown: Shown, claims: Claims) -> Result<Unbound, Error> {
+        match self.of_target("unmount target", target, Request::Unbind(target.clone(), shown, claims))? {
+            Answer::Unbound(unbound) => Ok(unbound),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Looks at a target: for what is a volume's, if one is given; or whether one may be published there.
+    pub fn look(
+        &self,
+        target: &TargetPath,
+        shown: Option<Shown>,
+        to_publish: Option<(VolumeId, Kind)>,
+    ) -> Result<Looked, Error> {
+        match self.of_target("inspect target", target, Request::Look(target.clone(), shown, to_publish))? {
+            Answer::Looked(looked) => Ok(looked),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns whether a mount is certainly gone.
+    pub fn is_gone(&self, id: NonZeroU64) -> bool {
+        matches!(self.kernel(&Request::IsGone(id)), Ok(Answer::Is(true)))
+    }
+
+    /// Returns whether a publish directory is known to have been renamed or replaced since the start.
+    pub fn is_moved(&self, name: &PublishName) -> SysResult<bool> {
+        match self.kernel(&Request::IsMoved(name.clone()))? {
+            Answer::Is(is_moved) => Ok(is_moved),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Opens a loop device.
+    pub fn open(&self, number: u32, access: Access) -> SysResult<OwnedFd> {
+        let (_, device) = self.ask(&Request::Open(number, access)).map_err(Failure::into_kernel_error)?;
+        device.ok_or(SysError::of(Errno::BADF))
+    }
+
+    /// Does something to a loop device.
+    pub fn command(&self, number: u32, command: Command) -> SysResult<()> {
+        self.kernel(&Request::Command(number, command)).map(drop)
+    }
+
+    /// What projects on the filesystem of a pool use and may use.
+    pub fn quotas(&self, pool: &PoolName, look: Look, projects: &[ProjectId]) -> SysResult<Vec<ProjectQuota>> {
+        let mut found = Vec::new();
+        for some in projects.chunks(MOST_QUOTAS) {
+            let projects = some.to_vec().try_into().map_err(|_| SysError::of(Errno::INVAL))?;
+            match self.kernel(&Request::Quotas(pool.clone(), look, projects))? {
+                Answer::Quotas(quotas) => found.extend_from_slice(quotas.as_slice()),
+                other => unexpected(&other),
+            }
+        }
+        Ok(found)
+    }
+
+    /// What one project uses and may use.
+    pub fn quota(&self, pool: &PoolName, look: Look, project: ProjectId) -> SysResult<ProjectQuota> {
+        self.quotas(pool, look, &[project])?.pop().ok_or(SysError::of(Errno::BADMSG))
+    }
+
+    /// The first project from this one on of which the filesystem of a pool knows.
+    pub fn next_quota(
+        &self,
+        pool: &PoolName,
+        look: Look,
+        from: ProjectId,
+    ) -> SysResult<Option<(ProjectId, ProjectQuota)>> {
+        match self.kernel(&Request::NextQuota(pool.clone(), look, from))? {
+            Answer::Next(next) => Ok(next),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Sets the limits of a project, in bytes and inodes.
+    pub fn set_quota(&self, pool: &PoolName, project: ProjectId, limits: (u64, u64)) -> SysResult<()> {
+        self.kernel(&Request::SetQuota(pool.clone(), project, limits)).map(drop)
+    }
+
+    /// Does something about the filesystem on a loop device.
+    pub fn on_filesystem(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
+        self.kernel(&Request::Filesystem(pool.clone(), number, what)).map(drop)
+    }
+
+    /// What the filesystem on a loop device says of itself; `None` if it is not mounted.
+    pub fn figures(&self, pool: &PoolName, number: u32) -> SysResult<Option<Figures>> {
+        match self.kernel(&Request::Filesystem(pool.clone(), number, OnFilesystem::Look))? {
+            Answer::Filesystem(figures) => Ok(figures),
+            other => unexpected(&other),
+        }
+    }
+
+    /// What is recorded on a file of a pool; `None` if nothing is.
+    pub fn attribute(&self, pool: &PoolName, part: Part, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
+        match self.kernel(&Request::Attribute(pool.clone(), part, attribute))? {
+            Answer::Attribute(value) => Ok(value.map(UpTo::into_vec)),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Records something on a file of a pool.
+    pub fn set_attribute(&self, pool: &PoolName, part: Part, attribute: Attribute, value: &[u8]) -> SysResult<()> {
+        let value = value.to_vec().try_into().map_err(|_| SysError::of(Errno::RANGE))?;
+        self.kernel(&Request::SetAttribute(pool.clone(), part, attribute, value)).map(drop)
+    }
+
+    fn of_target(&self, operation: &str, target: &TargetPath, request: Request) -> Result<Answer, Error> {
+        match self.ask(&request) {
+            Ok((answer, _)) => Ok(answer),
+            Err(Failure::Refused(error)) => Err(error),
+            Err(failure) => Err(failed(operation, target, failure.into_kernel_error())),
+        }
+    }
+
+    fn kernel(&self, request: &Request) -> SysResult<Answer> {
+        self.ask(request).map(|(answer, _)| answer).map_err(Failure::into_kernel_error)
+    }
+
+    fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Failure> {
+        let packet = bulkhead_protocol::encode(request).map_err(|_| SysError::of(Errno::MSGSIZE))?;
+        let line = lock(&self.0).pop().ok_or(SysError::of(Errno::BUSY))?;
+        let sent = packet::persistently(|| packet::send(&line, &packet, None));
+        let answered = sent.and_then(|()| receive(&line));
+        let (answer, device) = answered.unwrap_or_else(|error| end(&error.to_string()));
+        lock(&self.0).push(line);
+        answer.map(|answer| (answer, device))
+    }
+}
+
+/// An answer, and the device that came before it.
+type Answered = (Result<Answer, Failure>, Option<OwnedFd>);
+
+fn receive(line: &OwnedFd) -> SysResult<Answered> {
+    let mut buffer = [0; MAX_PACKET];
+    let (mut received, device) = packet::persistently(|| packet::receive_with_descriptor(line, &mut buffer))?;
+    if device.is_some() {
+        received = packet::persistently(|| packet::receive(line, &mut buffer))?;
+    }
+    let Received::Packet(length) = received else { return Err(SysError::of(Errno::PIPE)) };
+    let answer = buffer.get(..length).and_then(|packet| bulkhead_protocol::decode(packet).ok());
+    answer.map(|answer| (answer, device)).ok_or(SysError::of(Errno::BADMSG))
+}
+
+fn unexpected(answer: &Answer) -> ! {
+    end(&format!("it answers something else: {answer:?}"))
+}
+
+/// Ends the process: without a placer it can do nothing, and its successor has a new one.
+fn end(why: &str) -> ! {
+    log::last_words(&format!("the helper exits: it cannot go on with its placer: {why}"));
+    std::process::exit(1);
+}
