@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 use super::wire::{Access, Command};
 use crate::sys::capability::raise;
-use crate::sys::loopdevice::{self, Binding, OURS};
+use crate::sys::loopdevice::{self, OURS};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
 
 /// The tmpfs with the nodes.
@@ -36,13 +36,15 @@ impl Nodes {
     /// Opens a device.
     ///
     /// # Errors
-    /// `PERM` when the number is not ours; `BUSY` to open for writing what another helper has bound.
+    /// `PERM` when the number is not ours; `BUSY` to open for writing what is bound to anything.
     pub fn open(&self, number: u32, access: Access) -> SysResult<OwnedFd> {
         let flags = if access == Access::Write { OFlags::RDWR } else { OFlags::RDONLY };
         if access != Access::Look {
-            self.check_ours(number)?;
             self.lasting(number)?;
-            return loopdevice::open_node(self.directory.as_fd(), &node_name(number), flags);
+            let device = loopdevice::open_node(self.directory.as_fd(), &node_name(number), flags)?;
+            // What it is bound to is not asked: anybody may have bound it, to what never answers.
+            let is_bound = access == Access::Write && loopdevice::length(&device)? > 0;
+            return if is_bound { Err(SysError::of(Errno::BUSY)) } else { Ok(device) };
         }
         let name = format!("look{}", self.looks.fetch_add(1, Relaxed));
         self.make(&name, number)?;
@@ -68,8 +70,11 @@ impl Nodes {
                 removed => removed,
             };
         }
-        self.check_ours(number)?;
         let device = self.open(number, Access::Look)?;
+        // Another helper's is bound to an image elsewhere. Where an image is out of reach, nobody can say whose it is.
+        if loopdevice::binding(&device).is_ok_and(|bound| !self.pools.contains(&bound.image.device)) {
+            return Err(SysError::of(Errno::BUSY));
+        }
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         match command {
             // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
@@ -84,27 +89,6 @@ impl Nodes {
     pub fn is_vacant(&self, number: u32) -> bool {
         let binding = self.open(number, Access::Look).and_then(loopdevice::binding);
         matches!(binding, Err(SysError { errno: Errno::NXIO, .. }))
-    }
-
-    /// Checks that a device is bound to nothing, to an image in a pool's filesystem, or to a device for which that holds: the
-    /// rest is of another helper. Where the image is out of reach, nobody can say, and the device has to be detached.
-    fn check_ours(&self, number: u32) -> SysResult<()> {
-        let on = match self.bound(number)? {
-            None => return Ok(()),
-            Some(Binding { on: Some(on), .. }) => self.bound(on)?,
-            bound => bound,
-        };
-        let is_ours = on.is_none_or(|bound| self.pools.contains(&bound.image.device));
-        if is_ours { Ok(()) } else { Err(SysError::of(Errno::BUSY)) }
-    }
-
-    /// What a device is bound to; `None` if it is to nothing, or to what cannot be asked.
-    fn bound(&self, number: u32) -> SysResult<Option<Binding>> {
-        let device = match self.open(number, Access::Look) {
-            Err(SysError { errno: Errno::NXIO | Errno::NOENT, .. }) => return Ok(None),
-            device => device?,
-        };
-        Ok(loopdevice::binding(device).ok())
     }
 
     fn make(&self, name: &str, number: u32) -> SysResult<()> {

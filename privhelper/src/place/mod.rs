@@ -22,7 +22,7 @@ mod target;
 pub mod vol_data;
 pub mod wire;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Barrier};
 
@@ -59,6 +59,9 @@ pub struct Place {
     pub nodes: Nodes,
     /// The first and the last project for volumes.
     pub project_ids: (u32, u32),
+    /// Projects of volumes that are not among these, by the device of the filesystem: the range was another when they were
+    /// made.
+    pub beyond: BTreeMap<(u32, u32), BTreeSet<ProjectId>>,
 }
 
 /// A pool, as the placer knows it.
@@ -74,8 +77,6 @@ pub struct PoolPlace {
     pub device: (u32, u32),
     /// What mounts filesystems in images, if it is configured for them.
     pub mounting: Option<Mounting>,
-    /// Projects of its volumes that are not in the range: it was another when they were made.
-    pub beyond: BTreeSet<ProjectId>,
 }
 
 /// Serves each line by a thread of its own, so that none waits for what another does, once `confine` has taken from all of
@@ -174,7 +175,7 @@ impl Place {
             Request::NextQuota(pool, look, from) => quotas::next(&self.pool(&pool)?.directory, look, from)?,
             Request::SetQuota(pool, project, limits) => {
                 let pool = self.pool(&pool)?;
-                if !pool.beyond.contains(&project) {
+                if !self.beyond.get(&pool.device).is_some_and(|beyond| beyond.contains(&project)) {
                     quotas::check(self.project_ids, project)?;
                 }
                 quotas::set(&pool.directory, project, limits)?

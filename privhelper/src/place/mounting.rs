@@ -166,10 +166,10 @@ impl Mounting {
             // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             match packet::send(&self.mounter, &[0], Some(other.as_fd())) {
-                Err(error) if matches!(error.errno, Errno::PIPE | Errno::CONNRESET) => {
-                    end(&format!("it takes no request error={error}"))
+                // It has ended, and the helper is about to: what else is in progress is answered before.
+                Err(SysError { errno: Errno::AGAIN | Errno::PIPE | Errno::CONNRESET, .. }) => {
+                    return Err(Errno::INPROGRESS).by("the mounter");
                 }
-                Err(SysError { errno: Errno::AGAIN, .. }) => return Err(Errno::INPROGRESS).by("the mounter"),
                 sent => sent?,
             }
             packet::send(&line, &request, root.as_ref().map(AsFd::as_fd))?;

@@ -25,7 +25,6 @@ fn place() -> Place {
         marker: nothing(),
         device: (0, 0),
         mounting: None,
-        beyond: BTreeSet::new(),
     };
     Place {
         driver: "bulkhead.csi.local".parse().expect("a name"),
@@ -33,6 +32,7 @@ fn place() -> Place {
         pools: vec![pool],
         nodes: Nodes::new(nothing(), BTreeSet::new()),
         project_ids: (100_000, 100_009),
+        beyond: BTreeMap::from([((0, 0), [ProjectId(7)].into())]),
     }
 }
 

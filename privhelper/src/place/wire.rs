@@ -1,5 +1,5 @@
 //! What the keeper asks the placer for, and what it is answered: values only. One packet each way, as on the frontend's
-//! socket; no descriptor goes in, and one may come out, that of a loop device.
+//! socket; no descriptor goes in, and one may come out, that of a loop device, with a packet of its own before the answer.
 
 use std::num::NonZeroU64;
 
@@ -147,7 +147,7 @@ pub enum Proof {
 /// What the placer answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is done; a device that was asked for comes with this.
+    /// It is done; a device that was asked for came before this.
     Done,
     /// This was bound, which this will prove to be gone.
     Bound(FileId, Proof),

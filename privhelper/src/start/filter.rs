@@ -250,6 +250,7 @@ pub const PLACER: &[Row] = &[
     Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::GET_NEXT)], "projects that belong to no volume"),
     Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::XFS_GET_NEXT)], "projects that belong to no volume"),
     Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::SET)], "a project's limits"),
+    Row(&[libc::SYS_lseek], &[Arg(2, Eq, libc::SEEK_END as u32)], "whether a device is bound to anything"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, BLKROSET)], "making a device read-only"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_GET_STATUS64)], "what a device is bound to"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_SET_STATUS64)], "undoing what a tenant has changed"),

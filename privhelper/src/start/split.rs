@@ -97,21 +97,15 @@ fn take_place(
         let host_path = Text::new(wanted.path.to_string_lossy());
         Below { name: wanted.name.clone(), host_path, shape: wanted.shape, root, copy }
     });
-    let (mut places, mut beyond) = (Vec::new(), BTreeMap::<_, BTreeSet<_>>::new());
+    let mut places = Vec::new();
     for (name, pool) in pools.iter().filter_map(|pool| Some((&pool.config.name, &pool.state.as_ref().ok()?.0))) {
-        let directory = walk::duplicate(&pool.directory)?;
+        let (directory, marker) = (walk::duplicate(&pool.directory)?, walk::duplicate(&pool.marker)?);
         let (device, mounting) = (file::status(&directory)?.id.device, mounters.remove(name));
-        // What is asked about a filesystem is asked through one of its pools.
-        beyond.entry(device).or_default().extend(projects_beyond(config.project_ids, &directory).unwrap_or_default());
-        let marker = walk::duplicate(&pool.marker)?;
-        places.push(PoolPlace { name: name.clone(), directory, marker, device, mounting, beyond: BTreeSet::new() });
+        places.push(PoolPlace { name: name.clone(), directory, marker, device, mounting });
     }
-    for place in &mut places {
-        place.beyond = beyond.get(&place.device).cloned().unwrap_or_default();
-    }
-    let (driver, project_ids) = (config.driver.clone(), config.project_ids);
-    let nodes = Nodes::new(walk::duplicate(&jail.nodes.0)?, beyond.into_keys().collect());
-    Ok(Place { driver, publish: publish.collect(), pools: places, nodes, project_ids })
+    let (driver, project_ids, beyond) = (config.driver.clone(), config.project_ids, BTreeMap::new());
+    let nodes = Nodes::new(walk::duplicate(&jail.nodes.0)?, places.iter().map(|pool| pool.device).collect());
+    Ok(Place { driver, publish: publish.collect(), pools: places, nodes, project_ids, beyond })
 }
 
 /// The projects of a pool's volumes that are not in the range: it was another when they were made.
@@ -165,10 +159,15 @@ fn live_as_mounter(config: &Config, pool: &PoolConfig, placer: &OwnedFd) -> Resu
     Ok(mounter::run(placer)?)
 }
 
-fn live_as_placer(config: &Config, place: Place, lines: Vec<OwnedFd>, watch: OwnedFd) -> Result<(), Refusal> {
+fn live_as_placer(config: &Config, mut place: Place, lines: Vec<OwnedFd>, watch: OwnedFd) -> Result<(), Refusal> {
     let lines_of = lines.iter().map(AsFd::as_fd);
     keep_only(&place.descriptors().into_iter().chain(lines_of).chain([watch.as_fd()]).collect::<Vec<_>>())?;
     privileges::drop_all_but(privileges::PLACER)?;
+    for pool in &place.pools {
+        // What cannot be listed is not served by the keeper either.
+        let found = projects_beyond(place.project_ids, &pool.directory);
+        place.beyond.entry(pool.device).or_default().extend(found.unwrap_or_default());
+    }
     place::run(place, lines, watch, || filter::install(Process::Placer, config.on_violation))
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use linux_raw_sys::ioctl::BLKROSET;
 use linux_raw_sys::loop_device as raw;
 use nix::libc;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 
 use super::file::{FileId, Request, raw_fd};
 use super::{Called, Result, checked};
@@ -44,6 +44,11 @@ pub fn open_node(directory: BorrowedFd<'_>, name: &str, access: OFlags) -> Resul
 /// The numbers of the devices that helpers make: far above those that the kernel chooses when other programs ask for a
 /// device. So the number says whose a device is, and no other device is ever opened.
 pub const OURS: std::ops::RangeInclusive<u32> = 0x8_0000..=0xf_ffff;
+
+/// The length of what a device is bound to, in bytes; 0 if it is bound to nothing. Nothing that it is bound to is asked.
+pub fn length(device: impl AsFd) -> Result<u64> {
+    rustix::fs::seek(device, SeekFrom::End(0)).by("lseek")
+}
 
 /// Returns what the device is bound to; `ENXIO` if it is not bound.
 pub fn binding(device: impl AsFd) -> Result<Binding> {

@@ -53,7 +53,7 @@ struct Budget {
 /// The rooms as the page has them, the first of which also has what is in no other; and the rules.
 const BUDGETS: [Budget; 5] = [
     Budget { name: "keeper", limit: usize::MAX, goal: 5_000, places: &RECOVERY },
-    Budget { name: "placer", limit: 2_223, goal: 1_600, places: &PLACER },
+    Budget { name: "placer", limit: 2_212, goal: 1_600, places: &PLACER },
     Budget { name: "workers", limit: 367, goal: 350, places: &WORKERS },
     Budget { name: "start", limit: 2_253, goal: 1_800, places: &START },
     Budget { name: "rules kept by a comment only", limit: 13, goal: 8, places: &[] },

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{bind, create, delete, directory_spec, unbind};
-use bulkhead_tests::observe::{mounts, processes};
+use bulkhead_tests::observe::{loops, mounts, processes};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
@@ -255,6 +255,19 @@ fn what_a_keeper_that_is_taken_over_asks_for_is_checked(rig: &mut Rig) -> Result
         line.refused("another's device", &Packet::of(OPEN).number(number).number(2), "", permission)?;
         line.refused("its length", &Packet::of(COMMAND).number(number).number(2), "", permission)?;
     }
+    // A device of another helper, and an image of its own, which is attached already.
+    let image = outside.join("image");
+    fs::File::create_new(&image)?.set_len(1 << 20)?;
+    let other = loops::attach_as_helpers_do(&image, "vol-c")?;
+    let name = other.file_name().context("a device has a name")?.to_string_lossy().into_owned();
+    let number = name.trim_start_matches("loop").parse::<u32>()?;
+    let is_busy = libc::EBUSY.cast_unsigned();
+    line.refused("another helper's device", &Packet::of(OPEN).number(number).number(2), "", is_busy)?;
+    for command in [Packet::of(COMMAND).number(number).number(0).byte(1), Packet::of(COMMAND).number(number).number(1)]
+    {
+        line.refused("a change of another helper's device", &command, "", is_busy)?;
+    }
+    loops::remove(&[other])?;
     for project in [0_u32, 1, 99_999, 1_000_001, 1_048_577, u32::MAX] {
         let set = Packet::of(SET_QUOTA).text("default").number(project).long(1 << 20).long(1);
         line.refused("a project of others", &set, "", libc::EPERM.cast_unsigned())?;
