@@ -1,6 +1,5 @@
 //! The privileged half of Bulkhead. `main.rs` has the steps of its life in order, one call each; `SECURITY.md` says
-//! why. What stays resident is in two parts: [`bookkeeping`] is what its name says, and everything else here is the core,
-//! on which the boundary depends.
+//! why. What a part of it may break is decided by the process that runs it: `reading.txt` says which.
 #![cfg_attr(
     not(test),
     deny(

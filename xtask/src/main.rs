@@ -80,12 +80,11 @@ enum Task {
     Lint(commands::lint::Arguments),
     /// Run the tests. The last line is `N passed, N failed`.
     Test(commands::test::Arguments),
-    /// Print what a reviewer of the privileged code wants to know first: lines, unsafe blocks, crates, capabilities, system
-    /// calls, claims and their tests, advisories.
+    /// Print what a reviewer of the privileged code wants to know first, as docs/audit.md has it, and open advisories.
     Audit {
-        /// Write the page for a program instead of a person.
-        #[arg(long)]
-        json: bool,
+        /// Write what comes from the source into docs/audit.md.
+        #[arg(long, conflicts_with = "build")]
+        write: bool,
         /// Also build the helper, optimized and twice, and print its hash. This takes minutes.
         #[arg(long)]
         build: bool,
@@ -137,10 +136,8 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Release(arguments) => commands::release::execute(&workspace, arguments),
         Task::Lint(arguments) => commands::lint::execute(&workspace, arguments),
         Task::Test(arguments) => commands::test::execute(&workspace, arguments),
-        Task::Audit { json, build } => {
-            let page = audit::page(&workspace, *build)?;
-            show(&if *json { format!("{:#}\n", audit::as_json(&page)) } else { audit::as_text(&page) })
-        }
+        Task::Audit { write: true, .. } => show_paths(&[audit::write(&workspace.root)?]),
+        Task::Audit { build, write: false } => show(&audit::as_text(&audit::page(&workspace, *build)?)),
         Task::Templates { print: true } => show(&templates::as_text(&workspace)?),
         Task::Templates { print: false } => show_paths(&templates::write(&workspace)?),
         Task::Demo(arguments) => commands::demo::execute(&workspace, arguments),

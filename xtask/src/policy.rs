@@ -22,8 +22,8 @@ pub const LIST: &str = "privhelper/dependencies.txt";
 /// The crates in the dependency tree that are part of the audited code.
 const OWN: [&str; 2] = [PACKAGE, "bulkhead-protocol"];
 
-/// Checks all rules, and prints one line for each.
-pub fn check(workspace: &Workspace) -> Result<Count> {
+/// Checks all rules, and prints one line for each; `page` is whether reviewers are told what is so.
+pub fn check(workspace: &Workspace, page: Result<String>) -> Result<Count> {
     let root = &workspace.root;
     let mut count = Count::default();
     for (name, result) in [
@@ -33,6 +33,7 @@ pub fn check(workspace: &Workspace) -> Result<Count> {
         ("panics", lints::check_panics(root)),
         ("compiler", compiler(root)),
         ("templates of filesystems", templates::check(workspace)),
+        ("page for reviewers", page),
     ] {
         match result {
             Ok(found) => {

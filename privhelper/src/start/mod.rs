@@ -1,4 +1,5 @@
-//! What runs once, before requests are served; nothing in here runs after that.
+//! What runs before requests are served. A child that looks at what hangs, and the taking over of filesystems in images that
+//! do not answer, may go on after that.
 
 pub mod config;
 pub mod directory;

@@ -1,45 +1,21 @@
 //! What is known about the crates, and what the binary is.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use fs_err as fs;
 
 use super::Section;
-use crate::cargo_tool::DENY;
 use crate::checksum::sha256;
 use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 const PACKAGE: &str = "bulkhead-privhelper";
 
-/// Returns whether the advisory database lists any crate of the workspace, and which advisories are accepted, with the
-/// reason.
-pub fn advisories(workspace: &Workspace) -> Section {
-    let asked = DENY.command().and_then(|mut deny| {
-        deny.current_dir(&workspace.root).args(["--locked", "check", "advisories"]).output().context("start cargo deny")
-    });
-    let note = match asked {
-        Err(error) => format!("The database could not be asked: {error:#}"),
-        Ok(output) if output.status.success() => "No advisory is open for any crate of the workspace.".to_owned(),
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            let found: Vec<&str> = said.lines().filter(|line| line.contains("RUSTSEC-")).map(str::trim).collect();
-            match found.is_empty() {
-                // Most likely there is no network, from which the database comes.
-                true => format!("The database could not be asked: {}", first_error(&said)),
-                false => format!("OPEN: {}", found.join("; ")),
-            }
-        }
-    };
-    let accepted = fs::read_to_string(workspace.root.join("deny.toml")).unwrap_or_default();
-    Section { title: "Advisories", note, columns: &["accepted", "why"], rows: accepted_in(&accepted) }
-}
-
-/// The first line that reports an error, or simply the first line.
-fn first_error(said: &str) -> &str {
-    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines()
-        .find(|line| line.contains("error") || line.contains("ERROR"))
-        .or_else(|| lines().next())
-        .unwrap_or("no reason given")
+/// The advisories that are accepted, with the reason.
+pub fn accepted(root: &Path) -> Result<Section> {
+    let rows = accepted_in(&fs::read_to_string(root.join("deny.toml"))?);
+    let note = "`cargo xtask lint --advisories` asks whether there are others.".to_owned();
+    Ok(Section { title: "Accepted advisories", note, columns: &["advisory", "why"], rows })
 }
 
 /// The advisories that deny.toml accepts, with their reasons.
@@ -57,15 +33,10 @@ fn accepted_in(deny: &str) -> Vec<Vec<String>> {
 }
 
 /// The hash of the helper as shipped, from two independent builds.
-pub fn hash(workspace: &Workspace, build: bool) -> Result<Section> {
+pub fn hash(workspace: &Workspace) -> Result<Section> {
     let host = Architecture::host();
     let mut section =
         Section { title: "Binary", note: String::new(), columns: &["build", "SHA-256"], rows: Vec::new() };
-    if !build {
-        section.note =
-            "Not built: `cargo xtask audit --build` builds the helper twice and compares the hashes.".to_owned();
-        return Ok(section);
-    }
     for number in ["1", "2"] {
         let target = workspace.target.join("audit").join(number);
         // Cargo would not rebuild what an earlier build left.

@@ -1,91 +1,97 @@
-//! The tables of SECURITY.md: which process keeps which capability, what the placer does, and which test proves which claim.
+//! Claims: sentences that name the tests that show them. On the page for reviewers, a sentence that says *only*, *never* or
+//! the like is one, or it is not written: most that were untrue had such a word and no test.
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
 use super::Section;
 use super::tests_by_name;
-use crate::policy::files::{PAGE, table};
-use crate::test::Step;
+use crate::policy::files::PAGE;
 
-/// What `…` stands for in its table of claims.
-const ON_THIS_HOST: &str = "cargo xtask test --host-only";
+/// The pages whose claims are listed, and one that only names tests.
+const PAGES: [&str; 3] = [PAGE, "docs/why-it-holds.md", "docs/vulnerabilities.md"];
+/// What nothing but a test can show.
+const ABSOLUTE: [&str; 12] =
+    ["all", "always", "any", "each", "every", "never", "no", "nobody", "none", "nothing", "nowhere", "only"];
 
-/// Capabilities by process.
-pub fn capabilities(root: &Path) -> Result<Section> {
-    let rows = table(root, "| process | user | capabilities |")?;
-    let rows = rows.into_iter().map(|row| row.iter().map(|cell| cell.replace(['`', '*'], "")).collect());
-    Ok(Section {
-        title: "Capabilities",
-        note:
-            "What each process keeps, as privhelper/src/capabilities.rs has it; a unit test compares the two. Between \
-               calls that need one, none is effective."
-                .to_owned(),
-        columns: &["process", "user", "capabilities", "what it sees"],
-        rows: rows.collect(),
-    })
-}
-
-/// What the placer does for the keeper, and what it checks.
-pub fn placer(root: &Path) -> Result<Section> {
-    let rows = table(root, "| it is asked to | it does so only if |")?;
-    let rows = rows.into_iter().map(|row| row.iter().map(|cell| cell.replace('`', "")).collect());
-    Ok(Section {
-        title: "Placer",
-        note: "All that the process with the capability to mount can be asked for.".to_owned(),
-        columns: &["it is asked to", "it does so only if"],
-        rows: rows.collect(),
-    })
-}
-
-/// Claims, each with the tests that prove it. A command that selects no test is an error.
+/// Claims, each with the tests that it names.
+///
+/// # Errors
+/// A sentence when one names no test that exists, or should name one and does not.
 pub fn claims(root: &Path) -> Result<Section> {
     let tests = tests_by_name::all(root)?;
-    let mut rows = Vec::new();
-    for row in table(root, "| claim | command |")? {
-        let [claim, commands] = &row[..] else { anyhow::bail!("{PAGE}: a claim without a command: {row:?}") };
-        let found = shown_by(commands, &tests).with_context(|| format!("{PAGE}: {claim}"))?;
-        rows.push(vec![found, commands.replace('`', "").replace('…', ON_THIS_HOST), claim.replace('`', "")]);
-    }
-    let note = format!("{} claims of {PAGE}, each with a command whose tests show it.", rows.len());
-    Ok(Section { title: "Claims", note, columns: &["tests", "command", "claim"], rows })
-}
-
-/// Returns how many tests the commands in a row select.
-fn shown_by(commands: &str, tests: &[String]) -> Result<String> {
-    let mut found = 0;
-    let mut steps = 0;
-    let mut by_hand = 0;
-    for command in commands.split('`').skip(1).step_by(2) {
-        let words: Vec<&str> = command.split_whitespace().collect();
-        match words[..] {
-            ["cargo", "xtask", "test", "--step", step, ref filter @ ..] if filter.len() < 2 => {
-                ensure!(Step::from_str(step, false).is_ok(), "there is no step {step}");
-                match filter.first() {
-                    Some(filter) => found += matching(tests, filter)?,
-                    None => steps += 1,
-                }
+    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    for page in PAGES {
+        for sentence in sentences(&fs::read_to_string(root.join(page))?) {
+            let (named, words) = parts(&sentence);
+            let number = |name: &str| tests.iter().filter(|test| test.contains(name)).count();
+            let unknown = named.iter().filter(|name| number(name) == 0);
+            faults.extend(unknown.map(|name| format!("{page}: no test has {name:?} in its name")));
+            let absolute =
+                words.iter().find(|word| ABSOLUTE.contains(&&***word)).filter(|_| page == PAGE && named.is_empty());
+            faults.extend(absolute.map(|word| format!("{page}: {word:?}, and no test is named: {sentence}")));
+            if !named.is_empty() && page != PAGES[2] {
+                let sum: usize = named.iter().map(|name| number(name)).sum();
+                rows.push(vec![sum.to_string(), unlinked(&sentence)]);
             }
-            ["cargo", "xtask", "test", "--host-only" | "--vm-only" | "--all", filter] | ["…", filter] => {
-                found += matching(tests, filter)?;
-            }
-            _ => by_hand += 1,
         }
     }
-    ensure!(found + steps + by_hand > 0, "no command");
-    Ok(match (found, steps) {
-        (0, 0) => "by hand".to_owned(),
-        (0, _) => "a step".to_owned(),
-        _ => found.to_string(),
-    })
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    let note = format!(
+        "{} sentences of {PAGE} and {} that name tests, and how many tests have these names.",
+        rows.len(),
+        PAGES[1]
+    );
+    Ok(Section { title: "Claims", note, columns: &["tests", "claim"], rows })
 }
 
-fn matching(tests: &[String], filter: &str) -> Result<usize> {
-    let number = tests.iter().filter(|test| test.contains(filter)).count();
-    ensure!(number > 0, "no test has {filter:?} in its name");
-    Ok(number)
+/// The sentences of a page, without headings and what is fenced. A cell of a table has its own, after the row's first.
+fn sentences(page: &str) -> Vec<String> {
+    let mut blocks = vec![String::new()];
+    for line in page.split("\n```").step_by(2).flat_map(str::lines).map(str::trim) {
+        if let Some(row) = line.strip_prefix("| ").and_then(|row| row.strip_suffix(" |")) {
+            let (first, cells) = row.split_once(" | ").unwrap_or((row, ""));
+            blocks.extend(cells.split(" | ").map(|cell| format!("{first}: {cell}")).chain([String::new()]));
+        } else if line.is_empty() || line.starts_with('#') {
+            blocks.push(String::new());
+        } else if let Some(item) = line.strip_prefix("- ") {
+            blocks.push(item.to_owned());
+        } else if let Some(block) = blocks.last_mut() {
+            *block = format!("{block} {line}");
+        }
+    }
+    let sentences = blocks.iter().flat_map(|block| block.split_inclusive(". "));
+    sentences.map(|sentence| sentence.trim().to_owned()).filter(|sentence| !sentence.is_empty()).collect()
+}
+
+/// The tests that a sentence names, and its words, in lower case.
+fn parts(sentence: &str) -> (Vec<String>, Vec<String>) {
+    let plain = unlinked(sentence);
+    let (mut named, mut words) = (Vec::new(), Vec::new());
+    for (index, part) in plain.split('`').enumerate() {
+        if index % 2 == 0 {
+            words.extend(part.split(|letter: char| !letter.is_alphabetic()).map(str::to_lowercase));
+        } else if is_test(part) {
+            named.push(part.to_owned());
+        }
+    }
+    (named, words)
+}
+
+/// A sentence without the targets of its links.
+fn unlinked(sentence: &str) -> String {
+    let mut parts = sentence.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let text = parts.fold(first, |text, part| text + "]" + part.split_once(')').map_or(part, |(_, rest)| rest));
+    text.replace(['[', ']'], "")
+}
+
+/// Whether this is the name of a test: `theme::what_must_hold`, or one part of it alone if that is a sentence.
+fn is_test(text: &str) -> bool {
+    let is_name = text.chars().all(|part| part.is_ascii_lowercase() || part.is_ascii_digit() || "_:".contains(part));
+    is_name && (text.contains("::") || text.matches('_').count() > 2)
 }
 
 #[cfg(test)]
@@ -93,13 +99,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_without_a_test_is_found() {
-        let tests = ["deletion::a_tree_goes".to_owned(), "deletion::a_link_goes".to_owned()];
-        assert_eq!(shown_by("`cargo xtask test --host-only deletion`, `… a_link`", &tests).expect("three"), "3");
-        assert_eq!(shown_by("`cargo xtask test --step systemd`", &tests).expect("a step"), "a step");
-        assert_eq!(shown_by("`bulkhead-setup check` with flags", &tests).expect("by hand"), "by hand");
-        for wrong in ["`cargo xtask test --host-only creation`", "`cargo xtask test --step none`", "none"] {
-            assert!(shown_by(wrong, &tests).is_err(), "{wrong}");
-        }
+    fn a_sentence_names_its_tests_and_is_told_by_its_words() {
+        let page = "# All\n\nOne is [so](a.md#all) (`a::b_c`). Each `x` is\nso.\n- Never.\n\n| a | b |\n|---|---|\n| none | `one_two_three_four` |\n\n```\nno\n```\n";
+        let found: Vec<_> = sentences(page).iter().map(|sentence| parts(sentence)).collect();
+        let absolute = |(_, words): &(_, Vec<String>)| words.iter().any(|word| ABSOLUTE.contains(&&**word));
+        let told: Vec<_> = found.iter().map(|one| (one.0.join(" "), absolute(one))).collect();
+        let told: Vec<_> = told
+            .iter()
+            .map(|(tests, absolute)| (tests.as_str(), *absolute))
+            .filter(|one| *one != ("", false))
+            .collect();
+        assert_eq!(told, [("a::b_c", false), ("", true), ("", true), ("one_two_three_four", true)]);
+        assert!(!is_test("hostUsers: false") && !is_test("SO_PASSRIGHTS") && !is_test("file_setattr"));
     }
 }

@@ -62,25 +62,15 @@ fn entry(table: &str, row: &str) -> Result<Vec<String>> {
     Ok(vec![table.to_owned(), calls.join(" "), arguments, reason.to_owned()])
 }
 
-/// Turns `Arg(1, Eq, A), Arg(2, masked(B), 0), Size(3, C)` into `1 = A, 2 & B = 0, 3 = C`.
+/// Turns `Arg(1, Eq, A), Arg(2, masked(B), 0), Size(3, C)` into `1 = A, 2 & (B) = 0, 3 = C`.
 fn conditions_in(text: &str) -> String {
-    let text = text.replace("libc::", "").replace(" as u32", "").replace(" as u64", "").replace("Size(", "Arg(Size ");
+    let noise = ["libc::", " as u32", " as u64"];
+    let text = noise.iter().fold(text.replace("Size(", "Arg("), |text, noise| text.replace(noise, ""));
     let conditions = text.split("Arg(").skip(1).map(|condition| {
         let condition = condition.trim().trim_end_matches(',');
-        let condition = condition.strip_suffix(')').unwrap_or(condition);
-        if let Some((argument, value)) = condition.strip_prefix("Size ").and_then(|size| size.split_once(", ")) {
-            return format!("{argument} = {value}");
-        }
-        let (argument, rest) = condition.split_once(", ").unwrap_or((condition, ""));
-        match rest.rsplit_once(", ") {
-            Some(("Eq", value)) => format!("{argument} = {value}"),
-            Some(("Ge", value)) => format!("{argument} >= {value}"),
-            Some((mask, value)) if mask.starts_with("masked(") => {
-                let mask = mask.trim_start_matches("masked(");
-                format!("{argument} & {} = {value}", mask.strip_suffix(')').unwrap_or(mask))
-            }
-            _ => condition.to_owned(),
-        }
+        let condition = condition.strip_suffix(')').unwrap_or(condition).to_owned();
+        let signs = [(", Eq, ", " = "), (", Ge, ", " >= "), (", masked(", " & ("), ("), ", ") = "), (", ", " = ")];
+        signs.iter().fold(condition, |text, (written, shown)| text.replace(written, shown))
     });
     conditions.collect::<Vec<_>>().join(", ")
 }
@@ -110,7 +100,7 @@ mod tests {
             ("&[libc::SYS_read, libc::SYS_write], &[], \"one, two\"),\n", ["T", "read write", "any", "one, two"]),
             (
                 "\n  &[libc::SYS_ioctl],\n  &[Arg(1, Eq, libc::A as u32), Arg(3, masked(!(B)), 7 << 8)],\n  \"two\",\n),",
-                ["T", "ioctl", "1 = A, 3 & !(B) = 7 << 8", "two"],
+                ["T", "ioctl", "1 = A, 3 & (!(B)) = 7 << 8", "two"],
             ),
             (
                 "&[mount::STATMOUNT], &[Size(2, B as u64), Arg(0, Ge, 3)], \"x\")",

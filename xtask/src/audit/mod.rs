@@ -7,12 +7,19 @@ mod source;
 mod tests_by_name;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use serde_json::{Map, Value, json};
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
 use crate::workspace::Workspace;
+
+/// Where the sections are written that need no build.
+const WRITTEN: &str = "docs/audit.md";
+
+const INTRODUCTION: &str = "Written from the source by `cargo xtask audit --write`; `cargo xtask test --step policy` fails when it is not\n\
+    current. `cargo xtask audit --build` also builds the helper twice and compares the hashes, which match the\n\
+    [released](release.md) helper.";
 
 /// A section of the page, with its table.
 pub struct Section {
@@ -29,60 +36,60 @@ pub struct Section {
 /// The whole page. `build` also builds the helper, twice.
 pub fn page(workspace: &Workspace, build: bool) -> Result<Vec<Section>> {
     let mut page = from_source(&workspace.root)?;
-    page.push(binary::advisories(workspace));
-    page.push(binary::hash(workspace, build)?);
+    page.extend(build.then(|| binary::hash(workspace)).transpose()?);
     Ok(page)
 }
 
-/// The sections that need neither the network nor a build.
+/// The sections that need no build.
 fn from_source(root: &Path) -> Result<Vec<Section>> {
     Ok(vec![
-        source::lines(root)?,
+        source::parts(root)?,
+        source::rules(root)?,
+        source::requests(root)?,
+        source::placer(root)?,
+        source::capabilities(root)?,
+        filter::calls(root)?,
+        source::kernels(root)?,
         source::unsafe_blocks(root)?,
         source::crates(root)?,
-        claims::capabilities(root)?,
-        claims::placer(root)?,
-        filter::calls(root)?,
+        binary::accepted(root)?,
         claims::claims(root)?,
     ])
 }
 
-/// The page for human readers.
-pub fn as_text(page: &[Section]) -> String {
-    let mut text = String::new();
-    for Section { title, note, columns, rows } in page {
-        let _ = writeln!(text, "{}\n{title}\n{}", if text.is_empty() { "" } else { "\n" }, "-".repeat(title.len()));
-        if !note.is_empty() {
-            let _ = writeln!(text, "{note}");
-        }
-        // The last column may be as wide as it needs to be.
-        let width = |column: usize| {
-            let cells = rows.iter().map(|row| row[column].chars().count());
-            cells.chain([columns[column].len()]).max().unwrap_or(0).min(60)
-        };
-        let headings = columns.iter().map(ToString::to_string).collect();
-        for row in [&headings].into_iter().chain(rows).take(if rows.is_empty() { 0 } else { usize::MAX }) {
-            let padded = row.iter().enumerate().map(|(column, cell)| format!("{cell:0$}", width(column)));
-            let _ = writeln!(text, "  {}", padded.collect::<Vec<_>>().join("  ").trim_end());
-        }
-    }
-    text.trim_start().to_owned()
+/// Writes these into the page of the documentation, and returns its path.
+pub fn write(root: &Path) -> Result<PathBuf> {
+    let page = root.join(WRITTEN);
+    fs::write(&page, as_text(&from_source(root)?))?;
+    Ok(page)
 }
 
-/// The page for programs: a section is found by its title, a cell by the heading of its column.
-pub fn as_json(page: &[Section]) -> Value {
-    let sections = page.iter().map(|Section { title, note, columns, rows }| {
-        let row = |row: &Vec<String>| -> Value {
-            columns
-                .iter()
-                .zip(row)
-                .map(|(column, cell)| (column.to_string(), json!(cell)))
-                .collect::<Map<_, _>>()
-                .into()
-        };
-        (title.to_string(), json!({ "note": note, "rows": rows.iter().map(row).collect::<Vec<_>>() }))
-    });
-    sections.collect::<Map<_, _>>().into()
+/// Checks that what is written there is so.
+pub fn check(root: &Path) -> Result<String> {
+    let is_current = fs::read_to_string(root.join(WRITTEN))? == as_text(&from_source(root)?);
+    ensure!(is_current, "{WRITTEN} is not what `cargo xtask audit --write` writes");
+    Ok(format!("{WRITTEN} is current, and the claims name tests that exist"))
+}
+
+/// The page for human readers, in Markdown.
+pub fn as_text(page: &[Section]) -> String {
+    let mut text = format!("# What there is to review\n\n{INTRODUCTION}\n");
+    for Section { title, note, columns, rows } in page {
+        let (headings, line) = (columns.join(" | "), "---|".repeat(columns.len()));
+        let _ = write!(text, "\n## {title}\n{note}\n\n| {headings} |\n|{line}\n");
+        for row in rows {
+            let _ = writeln!(text, "| {} |", row.iter().map(|cell| escaped(cell)).collect::<Vec<_>>().join(" | "));
+        }
+    }
+    text
+}
+
+/// A cell as it has to be written in Markdown: outside code, what would be markup is escaped.
+fn escaped(cell: &str) -> String {
+    let parts = cell.replace('|', "\\|");
+    let parts = parts.split('`').enumerate();
+    let parts = parts.map(|(index, part)| if index % 2 == 0 { part.replace('<', "\\<") } else { part.to_owned() });
+    parts.collect::<Vec<_>>().join("`")
 }
 
 #[cfg(test)]
@@ -100,16 +107,13 @@ mod tests {
                 assert!(row.iter().all(|cell| !cell.trim().is_empty()), "{}: an empty cell in {row:?}", section.title);
             }
         }
-        assert_eq!(as_json(&page).as_object().map(Map::len), Some(page.len()));
     }
 
     #[test]
     fn a_section_is_a_heading_and_a_table() {
-        let rows = vec![vec!["a".to_owned(), "one".to_owned()], vec!["longer".to_owned(), "two".to_owned()]];
-        let sections =
-            [Section { title: "Title", note: "Note.".to_owned(), columns: &["name", "text"], rows: rows.clone() }];
-        let text = "Title\n-----\nNote.\n  name    text\n  a       one\n  longer  two\n";
-        assert_eq!(as_text(&sections), text);
-        assert_eq!(as_json(&sections)["Title"]["rows"][1]["name"], "longer");
+        let rows = vec![vec!["`a|<b>`".to_owned(), "one <b>".to_owned()], vec!["longer".to_owned(), "two".to_owned()]];
+        let sections = [Section { title: "Title", note: "Note.".to_owned(), columns: &["name", "text"], rows }];
+        let text = "\n## Title\nNote.\n\n| name | text |\n|---|---|\n| `a\\|<b>` | one \\<b> |\n| longer | two |\n";
+        assert!(as_text(&sections).ends_with(text), "{}", as_text(&sections));
     }
 }

@@ -1,25 +1,111 @@
-//! Lines, unsafe blocks and crates of the privileged code.
+//! What is in the source of the privileged code: how much there is to read, what can be asked for, unsafe blocks, crates.
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use fs_err as fs;
 
 use super::Section;
 use crate::policy::files::{Source, audited};
-use crate::policy::{LIST, lines, listed};
+use crate::policy::lines::{self, Part, grouped};
+use crate::policy::{LIST, listed};
 
-/// Returns how many lines there are to review.
-pub fn lines(root: &Path) -> Result<Section> {
-    let rows =
-        lines::count(root)?.map(|(name, lines, goal)| vec![name.to_owned(), lines.to_string(), goal.to_string()]);
-    Ok(Section {
-        title: "Lines of Rust",
-        note: "privhelper/ and protocol/, without tests, comments, blank lines and lines that are only text."
-            .to_owned(),
-        columns: &["which", "lines", "goal"],
-        rows: rows.into(),
-    })
+/// What there is to read, in order.
+pub fn parts(root: &Path) -> Result<Section> {
+    let parts = lines::count(root)?;
+    let row = |Part { process, question, places, lines }: &Part| {
+        vec![process.clone(), format!("`{}`", places.join("`, `")), grouped(*lines), question.clone()]
+    };
+    let sum = |process| grouped(parts.iter().filter(|part| part.process == process).map(|part| part.lines).sum());
+    let sums = ["placer", "workers", "start", "keeper"].map(|process| format!("{process} {}", sum(process)));
+    let note = format!(
+        "Lines without tests, comments, blank lines and lines that are only text: {}. A file is in the row that names it \
+         most exactly.",
+        sums.join(", ")
+    );
+    let columns = &["process", "read, in this order", "lines", "what to look for"];
+    Ok(Section { title: "What to read", note, columns, rows: parts.iter().map(row).collect() })
+}
+
+/// The rules that only a comment holds.
+pub fn rules(root: &Path) -> Result<Section> {
+    let rows = (1..).zip(lines::rules(root)?).map(|(number, rule): (usize, _)| vec![number.to_string(), rule]);
+    let note = "All others are types, lints or tests.".to_owned();
+    Ok(Section { title: "Rules that hold by a comment only", note, columns: &["", "rule"], rows: rows.collect() })
+}
+
+/// What a frontend can ask the keeper for, and what each request carries.
+pub fn requests(root: &Path) -> Result<Section> {
+    let text = fs::read_to_string(root.join("protocol/src/request.rs"))?;
+    let block = within(&text, "\nrequests! {\n", "\n}\n")?;
+    let plain = |text: &str| text.trim_matches([',', '"']).to_owned();
+    let row = |request: &str| {
+        let (head, what) = documented(request, "    ").into_iter().next().context("a request without a description")?;
+        let fields = documented(request, "        ").into_iter().map(|(field, _)| format!("`{}`", plain(&field)));
+        let words: Vec<_> = head.split_whitespace().map(plain).collect();
+        ensure!(words.len() == 7, "a request that is written in another way: {head}");
+        let fields = fields.collect::<Vec<_>>().join(", ");
+        Ok([&words[1], &words[3], &words[4], &words[5], &fields, &what].map(String::clone).into())
+    };
+    let rows = block.split("\n    }\n").map(row).collect::<Result<Vec<_>>>()?;
+    let note = format!("{} requests of a frontend to the keeper.", rows.len());
+    let columns = &["request", "since version", "waits for", "effect", "carries", "what it does"];
+    Ok(Section { title: "Requests", note, columns, rows })
+}
+
+/// What the keeper can ask the placer for.
+pub fn placer(root: &Path) -> Result<Section> {
+    let text = fs::read_to_string(root.join("privhelper/src/place/wire.rs"))?;
+    let requests = documented(within(&text, "\npub enum Request {\n", "\n}\n")?, "    ");
+    let rows: Vec<_> =
+        requests.into_iter().map(|(item, what)| vec![format!("`{}`", item.trim_end_matches(',')), what]).collect();
+    let note = format!("{} kinds of requests of the keeper to the placer.", rows.len());
+    Ok(Section { title: "The placer's requests", note, columns: &["request", "what it asks for"], rows })
+}
+
+/// Capabilities by process.
+pub fn capabilities(root: &Path) -> Result<Section> {
+    let text = fs::read_to_string(root.join("privhelper/src/capabilities.rs"))?;
+    let kept = documented(&text, "").into_iter().filter_map(|(item, what)| {
+        let list = item.split_once("&[Capability] = &[")?.1.trim_end_matches("];").to_owned();
+        Some(vec![what, if list.is_empty() { "none".to_owned() } else { list }])
+    });
+    let note = "What is permitted. [Why it holds](why-it-holds.md#processes) says when it is effective.".to_owned();
+    Ok(Section { title: "Capabilities", note, columns: &["of", "capabilities"], rows: kept.collect() })
+}
+
+/// What the code does without what a later kernel has.
+pub fn kernels(root: &Path) -> Result<Section> {
+    let mut rows = Vec::new();
+    for Source { path, text } in audited(root)? {
+        let joined: Vec<_> = text.lines().map(|line| line.trim().trim_start_matches('/').trim()).collect();
+        for noted in joined.join(" ").split("KERNEL(").skip(1) {
+            let (since, until) = noted.split_once("): ").with_context(|| format!("{}: KERNEL(?", path.display()))?;
+            let until = until.split('.').next().unwrap_or_default();
+            rows.push(vec![since.to_owned(), until.to_owned(), format!("`{}`", path.display())]);
+        }
+    }
+    let note = "What the helper does on an older kernel; [kernels.md](kernels.md) says what that means.".to_owned();
+    Ok(Section { title: "Kernels", note, columns: &["since", "until then", "where"], rows })
+}
+
+/// What is between two texts.
+fn within<'a>(text: &'a str, begin: &str, end: &str) -> Result<&'a str> {
+    let found = text.split_once(begin).and_then(|(_, rest)| rest.split_once(end));
+    Ok(found.with_context(|| format!("there is no {begin:?}"))?.0)
+}
+
+/// The items of a list at this depth, each with its documentation.
+fn documented(list: &str, depth: &str) -> Vec<(String, String)> {
+    let (mut items, mut what) = (Vec::new(), Vec::new());
+    for line in list.lines().filter_map(|line| line.strip_prefix(depth)) {
+        if let Some(text) = line.strip_prefix("/// ") {
+            what.push(text);
+        } else if line.starts_with(|first: char| first.is_ascii_alphabetic()) && !what.is_empty() {
+            items.push((line.to_owned(), std::mem::take(&mut what).join(" ")));
+        }
+    }
+    items
 }
 
 /// Every unsafe block, with the comment that says why it is sound.
@@ -28,7 +114,7 @@ pub fn unsafe_blocks(root: &Path) -> Result<Section> {
     for Source { path, text } in audited(root)? {
         for (number, reason) in blocks(&text) {
             let reason = reason.with_context(|| format!("{}:{number}: unsafe without a reason", path.display()))?;
-            rows.push(vec![format!("{}:{number}", path.display()), reason]);
+            rows.push(vec![format!("`{}`", path.display()), reason]);
         }
     }
     let note = format!("{} blocks, each with one call.", rows.len());
@@ -77,5 +163,12 @@ mod tests {
         assert_eq!(found[1], (6, None));
         assert_eq!(found[2], (9, Some("so does this.".to_owned())));
         assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn an_item_has_the_documentation_above_it() {
+        let list = "    /// One,\n    /// in two lines.\n    First(A),\n    Second {\n        /// Deeper.\n        a: B,\n    }\n";
+        assert_eq!(documented(list, "    "), [("First(A),".to_owned(), "One, in two lines.".to_owned())]);
+        assert_eq!(documented(list, "        "), [("a: B,".to_owned(), "Deeper.".to_owned())]);
     }
 }

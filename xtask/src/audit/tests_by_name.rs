@@ -1,42 +1,60 @@
-//! The names of the suites' cases, read from their source.
+//! The names of all tests, read from their source.
 //!
-//! `--list` of each suite says the same, but takes a build of all suites, and a rule about a page is checked in a second.
+//! `--list` of each program says the same, but takes a build of all of them, and a rule about a page is checked in a second.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::policy::files::{Source, below};
+use crate::policy::files::{Source, sources};
 
-/// Where the suites are.
-const SUITES: &str = "tests/src/bin";
+/// Where there are tests.
+const PLACES: [&str; 5] = ["frontend", "privhelper", "protocol", "tests", "xtask"];
 
-/// `theme::what_must_hold` for every case of every suite.
+/// `theme::what_must_hold` for every case of a suite and every unit test.
 pub fn all(root: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for Source { path, text } in below(root, SUITES)? {
-        let Some(theme) = theme(&path) else { continue };
-        names.extend(listed(&text).into_iter().map(|name| format!("{theme}::{name}")));
+    for place in PLACES {
+        for Source { path, text } in sources(root, place, |entry| entry.file_name() != "target")? {
+            let found = if text.contains("\ncases! {\n") { cases(&text) } else { units(&text) };
+            names.extend(found.into_iter().map(|name| format!("{}::{name}", theme(&path))));
+        }
     }
-    ensure!(names.len() > 100, "only {} cases are below {SUITES}", names.len());
+    ensure!(names.len() > 1000, "only {} tests were found", names.len());
     Ok(names)
 }
 
-/// The path of a module below `cases`.
-fn theme(path: &Path) -> Option<String> {
-    let mut parts = path.components().map(|part| part.as_os_str().to_string_lossy()).skip_while(|part| part != "cases");
-    let path: PathBuf = parts.by_ref().skip(1).map(|part| part.into_owned()).collect();
-    let theme = path.with_extension("").to_string_lossy().replace('/', "::");
-    let theme = theme.strip_suffix("::mod").unwrap_or(&theme).to_owned();
-    (!theme.is_empty()).then_some(theme)
+/// The path of a file in its suite or crate.
+fn theme(path: &Path) -> String {
+    let path = path.with_extension("").to_string_lossy().into_owned();
+    let path =
+        ["/cases/", "/src/", "/tests/"].iter().find_map(|from| path.split_once(from)).map_or(&*path, |(_, path)| path);
+    ["/mod", "/tests"].iter().fold(path, |path, end| path.strip_suffix(end).unwrap_or(path)).replace('/', "::")
 }
 
 /// The names in a file's `cases!` block.
-fn listed(text: &str) -> Vec<&str> {
+fn cases(text: &str) -> Vec<&str> {
     let Some((_, block)) = text.split_once("cases! {\n") else { return Vec::new() };
     let block = block.split("\n}").next().unwrap_or_default();
     let names = block.lines().map(str::trim).filter(|line| !line.starts_with("//") && !line.starts_with("on "));
     names.filter_map(|line| line.split([':', ',']).next()).filter(|name| !name.is_empty()).collect()
+}
+
+/// The names of functions that are marked as tests, or are parts of a node's story.
+fn units(text: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut is_test = false;
+    for line in text.lines().map(str::trim) {
+        if let Some(attribute) = line.strip_prefix("#[") {
+            is_test |= attribute.contains("test") && !attribute.starts_with("cfg");
+        } else {
+            let is_one = is_test || line.contains("(story: &mut Story");
+            let function = line.split_once("fn ").filter(|_| is_one).map(|(_, function)| function);
+            names.extend(function.and_then(|function| function.split('(').next()));
+            is_test = false;
+        }
+    }
+    names
 }
 
 #[cfg(test)]
@@ -44,12 +62,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_is_called_by_its_file_and_its_name() {
+    fn a_test_is_called_by_its_file_and_its_name() {
         let path = |path: &str| theme(Path::new(path));
-        assert_eq!(path("tests/src/bin/suite/cases/faults/mod.rs").as_deref(), Some("faults"));
-        assert_eq!(path("tests/src/bin/suite/cases/attacks/devices.rs").as_deref(), Some("attacks::devices"));
-        assert_eq!(path("tests/src/bin/suite/main.rs"), None);
+        assert_eq!(path("tests/src/bin/suite/cases/faults/mod.rs"), "faults");
+        assert_eq!(path("tests/src/bin/suite/cases/attacks/devices.rs"), "attacks::devices");
+        assert_eq!(path("privhelper/src/start/filter/tests.rs"), "start::filter");
+        assert_eq!(path("frontend/tests/memory.rs"), "memory");
         let text = "use a;\n\ncases! {\n    on Cluster;\n    // Why.\n    one_holds: Bare + Alone(\"x, y\"),\n    two_holds,\n}\n\nfn one_holds() {}\n";
-        assert_eq!(listed(text), ["one_holds", "two_holds"]);
+        assert_eq!(cases(text), ["one_holds", "two_holds"]);
+        let text = "fn a() {}\n#[cfg(test)]\nfn b() {}\n#[test]\n#[ignore]\nfn c() {}\nfn d() {}\n#[tokio::test]\nasync fn e() {}\n";
+        assert_eq!(units(text), ["c", "e"]);
     }
 }

@@ -9,13 +9,13 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::kubernetes;
-use crate::policy;
 use crate::programs::Programs;
 use crate::progress::say;
 use crate::sanity;
 use crate::test::{self, Notable, Report, Schedule, Step, Suites, Touched, require_host};
 use crate::vm::{Machine, require_packages};
 use crate::workspace::{Architecture, BuiltTests, Profile, Selection, TestProgram, Workspace};
+use crate::{audit, policy};
 
 /// What `test` takes.
 #[derive(Args)]
@@ -101,7 +101,7 @@ pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode>
     let report = Report::new();
     if steps.contains(&Step::Policy) {
         let start = Instant::now();
-        let result = policy::check(workspace);
+        let result = policy::check(workspace, audit::check(&workspace.root));
         report.step(Step::Policy, start.elapsed(), result, Notable::default());
     }
     if steps.iter().any(|step| step.needs_build()) {

@@ -7,31 +7,23 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use fs_err as fs;
 
-use super::files::{PAGE, Source, audited, table};
+use super::files::{PAGE, Source, audited};
 
-/// What the placer runs, with what that is made of.
-const PLACER: [&str; 20] = [
-    "privhelper/src/capabilities.rs", "privhelper/src/errors.rs", "privhelper/src/place",
-    "privhelper/src/sys/capability.rs", "privhelper/src/sys/error.rs", "privhelper/src/sys/file.rs",
-    "privhelper/src/sys/loopdevice.rs", "privhelper/src/sys/mod.rs", "privhelper/src/sys/mount.rs",
-    "privhelper/src/sys/packet.rs", "privhelper/src/sys/quota.rs", "privhelper/src/sys/thread.rs",
-    "privhelper/src/threads.rs", "protocol/src/bounded.rs", "protocol/src/checked.rs", "protocol/src/codec.rs",
-    "protocol/src/error.rs", "protocol/src/name.rs", "protocol/src/target.rs", "protocol/src/volume_id.rs",
-];
-/// What the emptiers and the mounters run besides.
-const WORKERS: [&str; 3] = ["privhelper/src/emptier.rs", "privhelper/src/mounter.rs", "privhelper/src/sys/xfs.rs"];
-/// The part of the helper that runs once, before requests are served.
-const START: [&str; 6] = [
-    "privhelper/src/start", "privhelper/src/main.rs", "privhelper/src/lib.rs", "privhelper/src/sys/landlock.rs",
-    "privhelper/src/sys/namespace.rs", "privhelper/src/sys/process.rs",
-];
-/// What the keeper runs before it serves, when it has dropped everything.
-const RECOVERY: [&str; 4] = [
-    "privhelper/src/start/recover.rs",
-    "privhelper/src/start/recover/published.rs",
-    "privhelper/src/start/recover/volumes.rs",
-    "privhelper/src/start/welcome.rs",
-];
+/// What is read together.
+#[derive(Default)]
+pub struct Part {
+    /// Which process runs it: the name of a budget.
+    pub process: String,
+    /// What to look for.
+    pub question: String,
+    /// The files and directories.
+    pub places: Vec<String>,
+    /// How much it is.
+    pub lines: usize,
+}
+
+/// What is read together, and in which order.
+const ORDER: &str = "privhelper/reading.txt";
 /// The programs shipped with the helper, which neither serve nor run at its start.
 const BESIDE: &str = "privhelper/src/bin";
 /// Where the rules that only a comment holds are listed.
@@ -46,54 +38,54 @@ struct Budget {
     /// The check fails above this. It is lowered along with the figure.
     limit: usize,
     goal: usize,
-    /// The files and directories whose lines are counted, unless an earlier budget has them.
-    places: &'static [&'static str],
 }
 
-/// The rooms as the page has them, the first of which also has what is in no other; and the rules.
+/// The processes, and the rules.
 const BUDGETS: [Budget; 5] = [
-    Budget { name: "keeper", limit: usize::MAX, goal: 5_000, places: &RECOVERY },
-    Budget { name: "placer", limit: 2_212, goal: 1_600, places: &PLACER },
-    Budget { name: "workers", limit: 367, goal: 350, places: &WORKERS },
-    Budget { name: "start", limit: 2_253, goal: 1_800, places: &START },
-    Budget { name: "rules kept by a comment only", limit: 13, goal: 8, places: &[] },
+    Budget { name: "keeper", limit: usize::MAX, goal: 5_000 },
+    Budget { name: "placer", limit: 2_212, goal: 1_600 },
+    Budget { name: "workers", limit: 367, goal: 350 },
+    Budget { name: "start", limit: 2_253, goal: 1_800 },
+    Budget { name: "rules kept by a comment only", limit: 13, goal: 8 },
 ];
 
-/// Counts all, and fails if one is above its limit, or if reviewers are told another figure.
+/// Counts all, and fails if one is above its limit, or if reviewers are told other sums.
 pub fn check(root: &Path) -> Result<String> {
-    let (counted, page) = (count(root)?, fs::read_to_string(root.join(PAGE))?);
-    let budgets = BUDGETS.iter().zip(counted);
-    let (judged, above): (Vec<_>, Vec<_>) =
-        budgets.map(|(budget, (_, number, _))| budget.judge(number)).partition(Result::is_ok);
+    let (parts, page) = (count(root)?, fs::read_to_string(root.join(PAGE))?);
+    let of =
+        |process: &str| -> usize { parts.iter().filter(|part| part.process == process).map(|part| part.lines).sum() };
+    let mut figures = BUDGETS.map(|Budget { name, .. }| of(name));
+    figures[4] = rules(root)?.len();
+    let judged = BUDGETS.iter().zip(figures).map(|(budget, number)| budget.judge(number));
+    let (judged, above): (Vec<_>, Vec<_>) = judged.partition(Result::is_ok);
     let above = above.into_iter().filter_map(Result::err).map(|error| error.to_string());
-    let told = counted[..4].iter().map(|(name, number, _)| format!("**{name}**, {} lines", grouped(*number)));
-    let untold = told.filter(|told| !page.contains(told)).map(|told| format!("{PAGE} does not say {told:?}"));
-    let (rooms, rows) = (counted[..4].iter().map(|(_, number, _)| number).sum::<usize>(), in_rows(root)?);
-    let sum = format!("{PAGE}: the rows of what to read, in order, add up to {rows}, and the rooms to {rooms}");
-    let faults: Vec<_> = above.chain(untold).chain((rooms != rows).then_some(sum)).collect();
+    let told = [("host", figures[1..4].iter().sum()), ("tenants", figures[0])];
+    let told = told.map(|(sum, lines)| format!("**{sum}**, {} lines", grouped(lines)));
+    let untold = told.iter().filter(|told| !page.contains(*told)).map(|told| format!("{PAGE} does not say {told:?}"));
+    let faults: Vec<_> = above.chain(untold).collect();
     ensure!(faults.is_empty(), "{}", faults.join("; "));
     let judged: Vec<_> = judged.into_iter().filter_map(Result::ok).collect();
     Ok(format!("{} (tests, comments, blank lines and lines of text aside)", judged.join(", ")))
 }
 
-/// The sum of the lines in the page's table of what to read.
-fn in_rows(root: &Path) -> Result<usize> {
-    let rows = table(root, "| read, in this order |")?;
-    let figures = rows.iter().map(|row| row.get(1).map_or("", String::as_str).replace(',', "").parse::<usize>());
-    Ok(figures.sum::<Result<usize, _>>()?)
-}
-
-/// The figures: what they count, how many there are, and the goal.
-pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 5]> {
-    let mut figures = BUDGETS.map(|Budget { name, goal, .. }| (name, 0, goal));
-    for Source { path, text } in audited(root)? {
-        let has = |budget: &Budget| budget.places.iter().any(|place| path.starts_with(place));
-        if !path.starts_with(BESIDE) {
-            figures[BUDGETS.iter().position(has).unwrap_or(0)].1 += lines(&text);
+/// All parts, with how many lines each is. Each file is in the one that names it most exactly.
+pub fn count(root: &Path) -> Result<Vec<Part>> {
+    let mut parts = Vec::<Part>::new();
+    for line in fs::read_to_string(root.join(ORDER))?.lines().filter(|line| !line.starts_with('#')) {
+        if let Some((process, question)) = line.split_once(": ") {
+            let (process, question) = (process.to_owned(), question.to_owned());
+            parts.push(Part { process, question, ..Part::default() });
+        } else if let Some(part) = parts.last_mut() {
+            part.places.extend(line.split_whitespace().map(str::to_owned));
         }
     }
-    figures[4].1 = rules(&fs::read_to_string(root.join(RULES))?)?;
-    Ok(figures)
+    for Source { path, text } in audited(root)?.into_iter().filter(|source| !source.path.starts_with(BESIDE)) {
+        let exactly = |part: &Part| part.places.iter().filter(|place| path.starts_with(place)).map(String::len).max();
+        let part = parts.iter_mut().max_by_key(|part| exactly(part)).filter(|part| exactly(part).is_some());
+        let part = part.with_context(|| format!("{ORDER} does not say which process runs {}", path.display()))?;
+        part.lines += lines(&text);
+    }
+    Ok(parts)
 }
 
 impl Budget {
@@ -108,7 +100,7 @@ impl Budget {
 }
 
 /// A number as it is written in the pages.
-fn grouped(number: usize) -> String {
+pub fn grouped(number: usize) -> String {
     match (number / 1000, number % 1000) {
         (0, rest) => rest.to_string(),
         (thousands, rest) => format!("{thousands},{rest:03}"),
@@ -141,13 +133,25 @@ fn is_text(code: &str) -> bool {
     inner.is_some_and(|inner| !inner.replace("\\\"", "").contains('"'))
 }
 
-/// The rules in the list, which is numbered without a gap.
-fn rules(text: &str) -> Result<usize> {
+/// The rules that only a comment holds.
+pub fn rules(root: &Path) -> Result<Vec<String>> {
+    listed(&fs::read_to_string(root.join(RULES))?)
+}
+
+/// The rules in a list, which is numbered without a gap.
+fn listed(text: &str) -> Result<Vec<String>> {
     let (_, list) = text.split_once("hold by a comment only").with_context(|| format!("{RULES} lists no rules"))?;
-    let numbers = list.lines().filter_map(|line| line.strip_prefix("//! ")?.split_once(". ")?.0.parse().ok());
-    let numbers: Vec<usize> = numbers.collect();
-    ensure!(numbers.iter().copied().eq(1..=numbers.len()), "{RULES} numbers its rules {numbers:?}");
-    Ok(numbers.len())
+    let mut rules = Vec::<String>::new();
+    for line in list.lines().skip(1).map_while(|line| line.strip_prefix("//!")).map(str::trim) {
+        let numbered = line.split_once(". ").and_then(|(number, rule)| Some((number.parse::<usize>().ok()?, rule)));
+        if let Some((number, rule)) = numbered {
+            ensure!(number == rules.len() + 1, "{RULES} has no rule before its rule {number}");
+            rules.push(rule.to_owned());
+        } else if let Some(rule) = rules.last_mut().filter(|_| !line.is_empty()) {
+            *rule += &format!(" {line}");
+        }
+    }
+    Ok(rules)
 }
 
 #[cfg(test)]
@@ -156,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_figure_above_its_limit_fails_and_its_neighbour_does_not() {
-        let budget = Budget { name: "core", limit: 40, goal: 30, places: &[] };
+        let budget = Budget { name: "core", limit: 40, goal: 30 };
         assert_eq!(budget.judge(40).expect("at the limit"), "core 40 (goal 30)");
         assert!(budget.judge(41).unwrap_err().to_string().contains("core: 41"));
     }
@@ -183,11 +187,9 @@ mod tests {
 
     #[test]
     fn rules_are_numbered_without_a_gap() {
-        assert_eq!(
-            rules("//! These hold by a comment only:\n//!\n//! 1. One.\n//!    More.\n//! 2. Two.\n").unwrap(),
-            2
-        );
-        assert!(rules("//! These hold by a comment only:\n//! 1. One.\n//! 3. Three.\n").is_err());
-        assert!(rules("//! Nothing.\n").is_err());
+        let list = "//! These hold by a comment only, so keep\n//! them in mind:\n//!\n//! 1. One.\n//!    More.\n//! 2. Two.\n\nmod a;\n";
+        assert_eq!(listed(list).expect("two"), ["One. More.", "Two."]);
+        assert!(listed("//! These hold by a comment only:\n//! 1. One.\n//! 3. Three.\n").is_err());
+        assert!(listed("//! Nothing.\n").is_err());
     }
 }

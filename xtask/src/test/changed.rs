@@ -50,7 +50,7 @@ const RULES: &[Rule] = &[
     rule("CHANGELOG.md", XTASK, &[Unit]),
     rule("CONTRIBUTING.md", XTASK, &[Unit]),
     rule("README.md", XTASK, &[Unit]),
-    rule("docs/", XTASK, &[Unit]),
+    rule("docs/", XTASK, &[Policy, Unit]),
     rule("SECURITY.md", ALL, &[Policy, Unit]),
     rule("clippy.toml", ALL, &[Policy]),
     // What is shipped.

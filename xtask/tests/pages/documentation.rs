@@ -1,5 +1,5 @@
-//! What the documentation refers to exists: the files and headings that its links point to, the files that
-//! CONTRIBUTING.md tells people to change, and the tests that docs/vulnerabilities.md names.
+//! What the documentation refers to exists: the files and headings that its links point to, and the files that
+//! CONTRIBUTING.md tells people to change.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -36,18 +36,6 @@ fn files_named_in_contributing_exist() {
 }
 
 #[test]
-fn tests_named_against_known_vulnerabilities_exist() {
-    let text = read("docs/vulnerabilities.md");
-    let named: Vec<&str> = code_spans(&text).into_iter().filter(|span| is_test(span)).collect();
-    assert!(named.len() > 30, "only {} tests were found", named.len());
-    let sources = files("", ".rs").into_iter().map(|path| (path.display().to_string(), read(path)));
-    let sources: Vec<(String, String)> = sources.collect();
-    let exists = |name: &str| sources.iter().any(|(path, source)| has_test(path, source, name));
-    let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
-    assert!(missing.is_empty(), "docs/vulnerabilities.md names tests that do not exist: {missing:?}");
-}
-
-#[test]
 fn units_name_manual_pages_that_are_shipped() {
     let units: Vec<PathBuf> = [".service", ".socket"].into_iter().flat_map(|ending| files("deploy", ending)).collect();
     assert_eq!(units.len(), 3, "{units:?}");
@@ -64,18 +52,6 @@ fn units_name_manual_pages_that_are_shipped() {
             assert!(root().join(format!("deploy/man/{name}.{section}")).exists(), "{}: {page}", unit.display());
         }
     }
-}
-
-#[test]
-fn a_test_is_known_by_its_file_and_its_name() {
-    let source = "fn one_holds(stand: &mut Stand) {}\n";
-    assert!(has_test("/a/cases/attacks/devices.rs", source, "attacks::devices::one_holds"));
-    assert!(has_test("/a/cases/faults/mod.rs", source, "faults::one_holds"));
-    assert!(has_test("/a/src/start.rs", source, "one_holds"));
-    assert!(!has_test("/a/cases/attacks/devices.rs", source, "attacks::devices::one_hold"));
-    assert!(!has_test("/a/cases/attacks/devices.rs", source, "attacks::targets::one_holds"));
-    assert!(is_test("attacks::devices::one_holds") && is_test("what_must_hold_holds"));
-    assert!(!is_test("hostUsers: false") && !is_test("SO_PASSRIGHTS") && !is_test("file_setattr"));
 }
 
 #[test]
@@ -145,18 +121,4 @@ fn is_path(text: &str) -> bool {
 fn is_end_of_path(text: &str) -> bool {
     let is_file = [".rs", ".py", ".txt", ".yaml"].iter().any(|ending| text.ends_with(ending));
     is_file && !is_path(text) && !text.contains(['<', '*', ' ', '{'])
-}
-
-/// Returns whether `text` is the name of a test: `theme::what_must_hold`, or the last part of it alone if that is a
-/// sentence.
-fn is_test(text: &str) -> bool {
-    let is_name = text.chars().all(|part| part.is_ascii_lowercase() || part.is_ascii_digit() || "_:".contains(part));
-    is_name && (text.contains("::") || text.matches('_').count() > 2)
-}
-
-/// Returns whether a source file has the function that a test is called by; its theme is the end of the file's path.
-fn has_test(path: &str, source: &str, test: &str) -> bool {
-    let (theme, name) = test.rsplit_once("::").unwrap_or(("", test));
-    let file = path.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
-    file.ends_with(theme) && source.contains(&format!("fn {name}("))
 }
