@@ -29,5 +29,5 @@ pub use bookkeeping::{limits, log, watch};
 pub use place::attributes;
 pub use place::kind::Kind;
 pub use place::{Shape, vol_data};
-pub use state::layout;
+pub use state::{layout, may_be_looked_at};
 pub use sys::{Called, Error as SysError, file, mountinfo, quota, quotastate, walk, xflags};

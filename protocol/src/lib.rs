@@ -20,6 +20,7 @@ mod error;
 mod field;
 mod hello;
 mod name;
+mod number;
 mod reply;
 mod request;
 mod size;

@@ -1,6 +1,6 @@
 //! Sizes in bytes and numbers of inodes.
 
-use crate::checked::checked_number;
+use crate::number::checked_number;
 
 /// Every volume size is a multiple of this: the page size, which quotas, images and loop devices can all represent
 /// exactly.

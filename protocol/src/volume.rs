@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::checked::{checked_number, checked_text};
+use crate::checked::checked_text;
+use crate::number::checked_number;
 use crate::{Bytes, Inodes, VolumeId};
 
 checked_number!(

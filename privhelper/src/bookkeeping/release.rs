@@ -12,7 +12,7 @@ use crate::emptier::{Outcome, Report, WAKE, WAKE_IN_PLACE};
 use crate::log;
 use crate::state::{Deleted, Pool, Served, Volumes, failed, lock};
 use crate::sys::packet::Received;
-use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, file, packet};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, file, packet, socket};
 
 /// How far the end of a deleted volume has progressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Deletions {
     /// Tells the emptier that there is something to empty, perhaps under a name that it does not know by sight.
     pub fn wake(&self, in_place: bool) {
         let packet = if in_place { WAKE_IN_PLACE } else { WAKE };
-        if packet::send_at_once(&self.emptier, &[packet]).is_err() {
+        if socket::send_at_once(&self.emptier, &[packet]).is_err() {
             // `finish` tries again; or if the emptier is gone, it is about to end the process.
             let mut missed = lock(&self.missed);
             *missed = Some(in_place || *missed == Some(true));

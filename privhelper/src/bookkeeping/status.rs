@@ -14,7 +14,7 @@ use super::filesystem::limits;
 use super::limits::{count, too_many_volumes};
 use super::room::Room;
 use crate::ops::{shows, snapshot};
-use crate::state::{Kind, Served, State, Volume, failed, invalid, layout};
+use crate::state::{Kind, Served, State, Volume, failed, invalid, layout, may_be_looked_at};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::quota::ProjectQuota;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
@@ -130,7 +130,7 @@ fn fill_in_filesystem(
 fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &TargetPath) -> Result<(), Error> {
     let absent = || Error::new(ErrorKind::NotFound, format!("volume {id} is not published at {target}"));
     let directory = state.publish_directory(target).map_err(|_| absent())?;
-    if !directory.shape.allows_look(&target.path, volume.kind()) {
+    if !may_be_looked_at(directory.shape, &target.path, volume.kind()) {
         return Err(absent());
     }
     let or_absent = |error: Error| if error.kind == ErrorKind::Refused { absent() } else { error };

@@ -9,7 +9,7 @@ use super::filesystem::let_go;
 use super::target::check_unpublished;
 use super::use_first;
 use crate::state::{Device, Held, Kind, State, busy, failed, in_use, label, wrong_kind};
-use crate::sys::{Errno, failed_with, loopdevice};
+use crate::sys::{Errno, failed_with, loopcontrol};
 
 /// Attaches a block volume's image to a loop device.
 pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> {
@@ -147,7 +147,7 @@ fn absent(state: &State, id: &VolumeId) -> Result<Reply, Error> {
 /// # Errors
 /// `InUse` when one was at start, and still is.
 pub fn check_unknown_detached(state: &State, id: &VolumeId) -> Result<(), Error> {
-    let binding = |number: u32| state.loops.open_existing(number).and_then(loopdevice::binding);
+    let binding = |number: u32| state.loops.open_existing(number).and_then(loopcontrol::binding);
     let is_bound = |number: &&u32| !failed_with(&binding(**number), Errno::NXIO);
     match state.attached.get(label(id)).and_then(|numbers| numbers.iter().find(is_bound)) {
         None => Ok(()),

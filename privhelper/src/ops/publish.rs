@@ -40,7 +40,7 @@ pub fn make_device(mut held: Held<'_>, at: HeldTarget<'_>, exclusive: bool) -> R
 /// Checks that a volume of this kind may be published at a target; before the first use of a volume, which is recorded, also
 /// what is checked again when it is bound there.
 fn check_target(held: &Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<(), Error> {
-    at.directory.shape.check(at.path, kind)?;
+    at.directory.check(at.path, kind)?;
     held.state.host.check_joined(&at.directory.name)?;
     if held.known().is_some_and(|volume| volume.record.unused) {
         held.state.placer.look(at.path, None, Some((held.id.clone(), kind)))?;

@@ -24,7 +24,7 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
     if volume.kind().is_device() != kind.is_device() {
         return Err(wrong_kind(held.id, kind));
     }
-    at.directory.shape.check(path, kind)?;
+    at.directory.check(path, kind)?;
     let joined = held.state.host.check_joined(&at.directory.name);
     let published = volume.published_at(path);
     let unbound = unbind(held.state, path, volume, published, joined.is_ok());

@@ -72,7 +72,7 @@ impl Nodes {
         }
         let device = self.open(number, Access::Look)?;
         // Another helper's is bound to an image elsewhere. Where an image is out of reach, nobody can say whose it is.
-        if loopdevice::binding(&device).is_ok_and(|bound| !self.pools.contains(&bound.image.device)) {
+        if loopdevice::image_of(&device).is_ok_and(|image| !self.pools.contains(&image.device)) {
             return Err(SysError::of(Errno::BUSY));
         }
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
@@ -87,8 +87,8 @@ impl Nodes {
 
     /// Returns whether a device is bound to nothing: its node shows nothing then.
     pub fn is_vacant(&self, number: u32) -> bool {
-        let binding = self.open(number, Access::Look).and_then(loopdevice::binding);
-        matches!(binding, Err(SysError { errno: Errno::NXIO, .. }))
+        let image = self.open(number, Access::Look).and_then(loopdevice::image_of);
+        matches!(image, Err(SysError { errno: Errno::NXIO, .. }))
     }
 
     fn make(&self, name: &str, number: u32) -> SysResult<()> {

@@ -1,9 +1,8 @@
 //! The kinds of volumes, and where the content of each is.
 
-use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::{SnapshotOf, VolumeId, VolumeKind};
+use bulkhead_protocol::VolumeId;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -36,35 +35,8 @@ pub fn open_content(pool: impl AsFd, id: &VolumeId, kind: Kind, flags: OFlags) -
 }
 
 impl Kind {
-    /// Returns whether there is a filesystem in the image of such a volume.
-    pub fn has_filesystem(kind: VolumeKind) -> bool {
-        matches!(kind, VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { of: SnapshotOf::Filesystem })
-    }
-
     /// Returns whether it is published as a device, and not as a directory.
     pub fn is_device(self) -> bool {
         self == Self::Block
-    }
-}
-
-impl From<VolumeKind> for Kind {
-    fn from(kind: VolumeKind) -> Self {
-        match kind {
-            VolumeKind::Directory { .. } => Self::Directory,
-            VolumeKind::Image { .. } => Self::Block,
-            VolumeKind::Filesystem { .. } => Self::Filesystem,
-            VolumeKind::Snapshot { .. } => Self::Snapshot,
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Directory => "directory volume",
-            Self::Block => "block volume",
-            Self::Filesystem => "volume with a filesystem of its own",
-            Self::Snapshot => "snapshot",
-        })
     }
 }

@@ -26,18 +26,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Barrier};
 
-use bulkhead_protocol::{DriverName, Error, MAX_PACKET, PoolName, PublishName};
+use bulkhead_protocol::{DriverName, MAX_PACKET, PoolName, PublishName, TargetPath};
 
 pub use below::Below;
 pub use devices::Nodes;
 pub use mounting::Mounting;
-pub use publish::replaced;
-pub use shape::{Shape, TRIAL};
+pub use shape::{Shape, TRIAL, parts};
 
 use self::kind::Kind;
-use self::wire::{Answer, Failure, OnFilesystem, Request};
+use self::wire::{Answer, Failure, OnFilesystem, Refusal, Request};
 use crate::capabilities::PLACER;
-use crate::errors::{refused, unsupported};
 use crate::log;
 use crate::mounter::Work;
 use crate::sys::capability::{allow, raise};
@@ -211,21 +209,24 @@ impl Place {
         Ok(done.map(|()| Answer::Done)?)
     }
 
-    fn below(&self, name: &PublishName) -> Result<&Below, Error> {
-        let found = self.publish.iter().find(|below| below.name == *name);
-        found.ok_or_else(|| refused(format!("publish directory {name} does not exist")))
+    fn below(&self, name: &PublishName) -> Result<&Below, Refusal> {
+        self.publish.iter().find(|below| below.name == *name).ok_or(Refusal::NoPublishDirectory)
     }
 
-    fn pool(&self, name: &PoolName) -> Result<&PoolPlace, Error> {
-        let found = self.pools.iter().find(|pool| pool.name == *name);
-        found.ok_or_else(|| refused(format!("pool {name} is not served")))
+    /// The publish directory of a target at which volumes of this kind may be published.
+    fn below_for(&self, target: &TargetPath, kind: Kind) -> Result<&Below, Refusal> {
+        let below = self.below(&target.directory)?;
+        if below.shape.allows(&target.path, kind) { Ok(below) } else { Err(Refusal::Shape) }
+    }
+
+    fn pool(&self, name: &PoolName) -> Result<&PoolPlace, Refusal> {
+        self.pools.iter().find(|pool| pool.name == *name).ok_or(Refusal::NoPool)
     }
 }
 
 impl PoolPlace {
-    fn mounting(&self) -> Result<&Mounting, Error> {
-        let none = || unsupported(format!("pool {} is not configured for filesystems in images", self.name));
-        self.mounting.as_ref().ok_or_else(none)
+    fn mounting(&self) -> Result<&Mounting, Refusal> {
+        self.mounting.as_ref().ok_or(Refusal::NoFilesystems)
     }
 }
 

@@ -4,18 +4,19 @@
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, TargetPath, VolumeId};
+use bulkhead_protocol::{MountFlags, TargetPath, VolumeId};
 use rustix::fs::{FileType, OFlags};
 
 use super::attributes::{self, Attribute};
 use super::kind::{DATA, Kind, open_content};
 use super::target::{Mounted, Target, proof};
-use super::wire::{Access, Answer, Claims, Content, Failure, Found, Looked, Proof, Shown, Unbound, Unreadable};
+use super::wire::{
+    Access, Answer, Claims, Content, Failure, Found, Looked, Proof, Refusal, Shown, Unbound, Unreadable,
+};
 use super::{Place, PoolPlace};
-use crate::errors::{broken, failed, invalid, refused};
 use crate::sys::loopdevice::{self, MAJOR, OURS};
 use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Errno, Error as SysError, failed_with, file, xfs};
+use crate::sys::{Errno, failed_with, file, xfs};
 
 impl Place {
     /// Binds a volume's content to a target, which is made.
@@ -26,13 +27,12 @@ impl Place {
         at: &TargetPath,
         flags: MountFlags,
     ) -> Result<Answer, Failure> {
-        let below = self.below(&at.directory)?;
-        below.shape.check(at, content.kind)?;
-        below.check_vol_data(at, volume, &self.driver)?;
+        let below = self.below_for(at, content.kind)?;
+        below.check_vol_data(&at.path, volume, &self.driver)?;
         if below.is_moved() {
             return Ok(Answer::Unbound(Unbound::Apart));
         }
-        let target = Target::open(below, at)?;
+        let target = Target::open(below, &at.path)?;
         let source = self.source(volume, content)?;
         let (source, proof) = target.bind(content.kind, source, mount_flags(content.kind, flags))?;
         Ok(Answer::Bound(source, proof))
@@ -41,47 +41,39 @@ impl Place {
     /// Opens what is bound.
     fn source(&self, volume: &VolumeId, content: &Content) -> Result<OwnedFd, Failure> {
         let pool = self.pool(&content.pool)?;
-        let cannot = |error| failed("open the content of volume", volume, error);
         if content.kind == Kind::Directory {
-            let directory = open_content(&pool.directory, volume, Kind::Directory, OFlags::PATH).map_err(cannot)?;
-            let is_same = file::status(&directory).map_err(cannot)?.id == content.id;
-            return if is_same { Ok(directory) } else { Err(replaced(volume).into()) };
+            let directory = open_content(&pool.directory, volume, Kind::Directory, OFlags::PATH)?;
+            let is_same = file::status(&directory)?.id == content.id;
+            return if is_same { Ok(directory) } else { Err(Refusal::Replaced.into()) };
         }
-        let not_mounted = || invalid(format!("the filesystem of volume {volume} is not mounted; mount it first"));
+        let number = content.device.ok_or(Refusal::NotMounted)?;
         if content.kind == Kind::Block {
-            let number = content.device.ok_or(SysError::of(Errno::NXIO))?;
             self.check_device(volume, pool, content.kind, number)?;
-            return Ok(self
-                .nodes
-                .lasting(number)
-                .map_err(|error| failed("open the device of volume", volume, error))?);
+            return Ok(self.nodes.lasting(number)?);
         }
         // What it was mounted as, whatever the image's name leads to by now.
-        let number = content.device.ok_or_else(not_mounted)?;
-        let root = pool.mounting()?.root_of(number, volume).map_err(cannot)?;
-        let opened = file::open(root.ok_or_else(not_mounted)?, DATA, OFlags::PATH | OFlags::DIRECTORY);
-        Ok(opened.map_err(|error| failed("open the directory of volume", volume, error))?)
+        let root = pool.mounting()?.root_of(number, volume)?.ok_or(Refusal::NotMounted)?;
+        Ok(file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY)?)
     }
 
     /// Checks that a loop device is bound to the image of this volume, and that the image is marked if a filesystem was made
     /// in it, before that is mounted: what a tenant could write as a device never is.
     pub fn check_device(&self, volume: &VolumeId, pool: &PoolPlace, kind: Kind, number: u32) -> Result<(), Failure> {
-        let bound = loopdevice::binding(self.nodes.open(number, Access::Look)?)?.image;
+        let bound = loopdevice::image_of(self.nodes.open(number, Access::Look)?)?;
         let image = open_content(&pool.directory, volume, Kind::Block, OFlags::RDONLY)?;
         let is_marked = attributes::get(&image, Attribute::Filesystem)?.is_some();
         if file::status(&image)?.id == bound && is_marked == (kind == Kind::Filesystem) {
             return Ok(());
         }
-        Err(replaced(volume).into())
+        Err(Refusal::Replaced.into())
     }
 
     /// Unmounts everything at the target that is proved to be this volume, then removes the target if it was made for a
     /// volume.
     pub fn unbind(&self, at: &TargetPath, shown: &Shown, claims: Claims) -> Result<Unbound, Failure> {
-        let below = self.below(&at.directory)?;
-        below.shape.check(at, shown.content.kind)?;
-        let target = match Target::open(below, at) {
-            Err(error) if error.kind == ErrorKind::NotFound => None,
+        let below = self.below_for(at, shown.content.kind)?;
+        let target = match Target::open(below, &at.path) {
+            Err(Failure::Refused(Refusal::NoParent)) => None,
             target => Some(target?),
         };
         let is_apart = || !claims.is_joined || below.is_moved();
@@ -121,12 +113,10 @@ impl Place {
         shown: Option<&Shown>,
         to_publish: Option<&(VolumeId, Kind)>,
     ) -> Result<Looked, Failure> {
-        let below = self.below(&at.directory)?;
         if let Some((volume, kind)) = to_publish {
-            below.shape.check(at, *kind)?;
-            below.check_vol_data(at, volume, &self.driver)?;
+            self.below_for(at, *kind)?.check_vol_data(&at.path, volume, &self.driver)?;
         }
-        let target = Target::open(below, at)?;
+        let target = Target::open(self.below(&at.directory)?, &at.path)?;
         let parent = target.parent_id()?;
         let mount = match target.mount()? {
             None => None,
@@ -181,13 +171,11 @@ impl Place {
     /// Checks that a mount shows something of ours, whatever the keeper says of it: a node or the filesystem of a loop device
     /// of ours, or a part of a pool. Of one that cannot be inspected, the kernel still says which filesystem it is.
     fn check_ours(&self, target: &Target<'_>, mount: Mounted) -> Result<(), Failure> {
-        let of_nobody =
-            || refused(format!("what is mounted at target {} is of no pool; unmount it by hand", target.path));
         let Mounted::Seen(status) = mount else {
             let found = target.filesystem_id()?;
             let is_device = xfs::loop_device_of(found).is_some_and(|number| OURS.contains(&number));
             let is_pool = |pool: &PoolPlace| file::filesystem_id(&pool.directory).is_ok_and(|own| own == found);
-            return if is_device || self.pools.iter().any(is_pool) { Ok(()) } else { Err(of_nobody().into()) };
+            return if is_device || self.pools.iter().any(is_pool) { Ok(()) } else { Err(Refusal::OfNobody.into()) };
         };
         let is_device = |(major, number): (u32, u32)| major == MAJOR && OURS.contains(&number);
         let is_node = status.file_type == FileType::BlockDevice && is_device(status.device);
@@ -204,7 +192,7 @@ impl Place {
         if self.pools.iter().any(|pool| is_part(&pool)) {
             return Ok(());
         }
-        Err(of_nobody().into())
+        Err(Refusal::OfNobody.into())
     }
 
     /// Returns whether what was published at a target is certainly no longer mounted, neither there nor anywhere it was
@@ -238,12 +226,6 @@ fn mount_flags(kind: Kind, flags: MountFlags) -> MountAttrFlags {
         (!is_device && flags.no_diratime, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
     ];
     wanted.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| *flag).collect()
-}
-
-/// The error for a volume of which something else is found under its name.
-pub fn replaced(volume: &VolumeId) -> Error {
-    let what = "was replaced while it was served; put back what was there, or restart bulkhead-privhelper";
-    broken(format!("the directory of volume {volume} {what}"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! The shapes of the kubelet's targets.
 
-use bulkhead_protocol::{Error, RelativePath, TargetPath};
+use bulkhead_protocol::RelativePath;
 
 use super::kind::Kind;
-use crate::errors::refused;
 
 /// The name below each publish directory at which startup tries a mount. The kubelet does not mistake a directory of
 /// that name for a pod's.
@@ -21,17 +20,6 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Checks that volumes of a kind may be published at such a target below a directory of this shape.
-    ///
-    /// # Errors
-    /// `Refused` when they may not.
-    pub fn check(self, target: &TargetPath, kind: Kind) -> Result<(), Error> {
-        if self.allows(&target.path, kind) {
-            return Ok(());
-        }
-        Err(refused(format!("target {target} is not a path at which a {kind} may be published")))
-    }
-
     /// Returns whether a volume of a kind may be published at a path.
     pub fn allows(self, path: &RelativePath, kind: Kind) -> bool {
         match (self, kind.is_device()) {
@@ -39,13 +27,6 @@ impl Shape {
             (Self::KubeletPods, false) | (Self::KubeletDevices, true) => self.vol_data(path).is_some(),
             (Self::KubeletPods, true) | (Self::KubeletDevices, false) => false,
         }
-    }
-
-    /// Returns whether a volume of a kind may be looked at at a path: a block volume also appears at the kubelet's
-    /// global map path, `volumeDevices/<pv>/dev/<pod uid>`.
-    pub fn allows_look(self, path: &RelativePath, kind: Kind) -> bool {
-        let is_global_map = || matches!(parts(path), ["volumeDevices", _, "dev", pod, ""] if !pod.is_empty());
-        self.allows(path, kind) || self == Self::KubeletDevices && kind == Kind::Block && is_global_map()
     }
 
     /// Returns where the kubelet keeps `vol_data.json` for a target of this shape; `None` for any other target.
@@ -63,7 +44,7 @@ impl Shape {
 }
 
 /// Five components, the last ones empty if there are fewer; all empty if there are more.
-fn parts(path: &RelativePath) -> [&str; 5] {
+pub fn parts(path: &RelativePath) -> [&str; 5] {
     let mut components = path.components();
     let parts = std::array::from_fn(|_| components.next().unwrap_or(""));
     if components.next().is_some() { [""; 5] } else { parts }
@@ -118,31 +99,6 @@ mod tests {
         ] {
             assert_eq!(shape.allows(&path(text), Kind::Directory), directory, "{shape:?} {text}");
             assert_eq!(shape.allows(&path(text), Kind::Block), block, "{shape:?} {text}");
-            // What may be published may be looked at.
-            assert!(!directory || shape.allows_look(&path(text), Kind::Directory), "{shape:?} {text}");
-            assert!(!block || shape.allows_look(&path(text), Kind::Block), "{shape:?} {text}");
-        }
-    }
-
-    #[test]
-    fn a_refusal_of_a_targets_shape_names_the_target_and_the_kind() {
-        let target = |text| TargetPath { directory: "pods".parse().expect("a name"), path: path(text) };
-        let check = |text, kind| Shape::KubeletPods.check(&target(text), kind);
-        assert!(check(POD, Kind::Directory).is_ok());
-        let error = check(POD, Kind::Block).expect_err("it is for directories");
-        assert_eq!(error.kind, bulkhead_protocol::ErrorKind::Refused);
-        let message = format!("target pods:{POD} is not a path at which a block volume may be published");
-        assert_eq!(error.message.as_str(), message);
-    }
-
-    #[test]
-    fn the_global_map_path_is_for_looking_at_block_volumes_only() {
-        let look = |shape: Shape, text: &str, kind| shape.allows_look(&path(text), kind);
-        assert!(look(Shape::KubeletDevices, GLOBAL_MAP, Kind::Block));
-        assert!(!look(Shape::KubeletDevices, GLOBAL_MAP, Kind::Directory));
-        assert!(!look(Shape::KubeletPods, GLOBAL_MAP, Kind::Block));
-        for other in ["volumeDevices/pv/dev", "volumeDevices/pv/dev/u/x", "volumeDevices/pv/data/u", "other/pv/dev/u"] {
-            assert!(!look(Shape::KubeletDevices, other, Kind::Block), "{other}");
         }
     }
 }

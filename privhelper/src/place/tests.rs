@@ -12,13 +12,7 @@ use crate::sys::quota::{Look, ProjectId};
 /// A placer with a publish directory and a pool that are empty, and not where a test could mount anything.
 fn place() -> Place {
     let nothing = || rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-    let below = Below {
-        name: "work".parse().expect("a name"),
-        host_path: Text::new("/work"),
-        shape: Shape::Any,
-        root: nothing(),
-        copy: None,
-    };
+    let below = Below { name: "work".parse().expect("a name"), shape: Shape::Any, root: nothing(), copy: None };
     let pool = PoolPlace {
         name: "fast".parse().expect("a name"),
         directory: nothing(),
@@ -38,10 +32,7 @@ fn place() -> Place {
 
 /// One request of each kind.
 fn requests() -> Vec<Request> {
-    let target = || bulkhead_protocol::TargetPath {
-        directory: "work".parse().expect("a name"),
-        path: "a".parse().expect("a path"),
-    };
+    let target = || TargetPath { directory: "work".parse().expect("a name"), path: "a".parse().expect("a path") };
     let volume = || "vol-a".parse().expect("an id");
     let pool = || "fast".parse().expect("a name");
     let id = FileId { device: (8, 1), inode: 7 };

@@ -3,15 +3,15 @@
 
 use std::num::NonZeroU64;
 
-use bulkhead_protocol::{Error, MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
+use bulkhead_protocol::{MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attribute, LONGEST, Part};
 use super::kind::Kind;
 use crate::mounter::Work;
+use crate::sys::Error as SysError;
 use crate::sys::file::FileId;
 use crate::sys::quota::{Look, ProjectId, ProjectQuota};
-use crate::sys::{Errno, Error as SysError};
 
 /// How many quotas are asked for at once.
 pub const MOST_QUOTAS: usize = 64;
@@ -220,32 +220,71 @@ pub struct Figures {
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
-    /// It is refused, or has failed, for this reason.
-    Refused(Error),
+    /// It is refused.
+    Refused(Refusal),
     /// A system call has failed: the error's number, and which call.
     Kernel(i32, Text),
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Refused(error)
+/// Why something is refused: a value, of which the keeper makes a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// There is no such publish directory.
+    NoPublishDirectory,
+    /// There is no such pool.
+    NoPool,
+    /// The pool has no filesystems in images.
+    NoFilesystems,
+    /// Such a volume is never published at such a path.
+    Shape,
+    /// The kubelet's record of the target is missing.
+    RecordMissing,
+    /// It is longer than any that the kubelet writes.
+    RecordTooLong,
+    /// It is not a file of root's.
+    RecordOfOthers,
+    /// It is not a JSON object of strings.
+    RecordMalformed,
+    /// It names another driver.
+    RecordOfAnotherDriver,
+    /// It names another volume.
+    RecordOfAnotherVolume,
+    /// The directory that holds the target does not exist.
+    NoParent,
+    /// A symbolic link or another mount is on the way to the target.
+    Crosses,
+    /// Others than root may change a directory on the way: the one that is so many below the publish directory.
+    OpenToOthers(u16),
+    /// Something else is mounted at the target.
+    Mounted,
+    /// The target is a directory, and a file is wanted.
+    IsDirectory,
+    /// The target is a file, and a directory is wanted.
+    IsFile,
+    /// The target is a file with content.
+    HasContent,
+    /// The target is a directory that is not empty.
+    NotEmpty,
+    /// The target is neither a file nor a directory.
+    IsOther,
+    /// What is mounted at the target is in use.
+    InUse,
+    /// What is mounted at the target shows nothing of ours.
+    OfNobody,
+    /// The volume's filesystem is not mounted.
+    NotMounted,
+    /// Under the volume's name is something else.
+    Replaced,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
     }
 }
 
 impl From<SysError> for Failure {
     fn from(error: SysError) -> Self {
         Self::Kernel(error.errno.raw_os_error(), Text::new(error.call()))
-    }
-}
-
-impl Failure {
-    /// The error of a system call, of a request that is never refused with a sentence.
-    pub fn into_kernel_error(self) -> SysError {
-        match self {
-            Self::Refused(error) => SysError::relayed(Errno::PERM, error.to_string()),
-            Self::Kernel(errno, call) => {
-                SysError::relayed(Errno::from_raw_os_error(errno.clamp(1, 4095)), call.to_string())
-            }
-        }
     }
 }

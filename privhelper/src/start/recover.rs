@@ -56,7 +56,7 @@ struct Recovery {
 /// # Errors
 /// A sentence when it cannot be determined what is mounted or attached.
 pub fn recover(config: &Config, host: Host, split: Split, mut devices: Devices) -> Result<Recovered, Refusal> {
-    let Split { mut pools, sockets, nodes, placer, watch } = split;
+    let Split { mut pools, sockets, nodes, lines, watch } = split;
     let silent = devices.silent();
     let waiting = std::mem::take(&mut devices.waiting).into_iter().chain([watch]);
     let missing = missing(&host, &mut pools, waiting.collect());
@@ -74,6 +74,8 @@ pub fn recover(config: &Config, host: Host, split: Split, mut devices: Devices) 
         let Err(why) = &pool.state else { continue };
         unserved.extend(pool.volumes.iter().map(|id| (id.clone(), (pool.config.name.clone(), why.to_string()))));
     }
+    let seen = publish_directories.iter().map(|directory| (directory.name.clone(), directory.host_path.clone()));
+    let placer = Arc::new(Placer::new(lines, seen.collect()));
     let pools = serve(config, &placer, pools, claims, &mounts);
     let used = used_numbers(&pools)?;
     let state = State {

@@ -4,9 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
-use bulkhead_protocol::{PoolName, Socket, Text};
+use bulkhead_protocol::{PoolName, Socket};
 use rustix::fs::OFlags;
 
 use super::config::Config;
@@ -20,7 +19,7 @@ use super::refusal::Refusal;
 use crate::place::{Below, Mounting, Nodes, Place, PoolPlace};
 use crate::server::lines_for;
 use crate::state::layout::{self, Entry};
-use crate::state::{Placer, PoolConfig, SocketPlace};
+use crate::state::{PoolConfig, SocketPlace};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Error as SysError, Result as SysResult, file, mount, packet, process, socket, walk};
 use crate::{emptier, log, mounter, place};
@@ -38,7 +37,7 @@ pub struct Split {
     /// What the directory of device nodes says it was mounted from.
     pub nodes: String,
     /// The lines to the placer.
-    pub placer: Arc<Placer>,
+    pub lines: Vec<OwnedFd>,
     /// A connection to the placer, which is hung up when it has ended.
     pub watch: OwnedFd,
 }
@@ -81,7 +80,7 @@ pub fn split(config: &Config, mut jail: Jail, pools: Vec<Candidate<JailedPool>>)
     let watch = fork("placer", |watch| live_as_placer(config, place, theirs, watch))?;
     let jailed = split.iter_mut().filter_map(|pool| Some(&mut pool.state.as_mut().ok()?.0));
     jail.narrow_to_pools(jailed).map_err(failed("cannot leave the publish directories to the placer"))?;
-    Ok(Split { pools: split, sockets: jail.sockets, nodes, placer: Arc::new(Placer::new(lines)), watch })
+    Ok(Split { pools: split, sockets: jail.sockets, nodes, lines, watch })
 }
 
 /// What the placer is to have, and nobody else: the publish directories, among others.
@@ -94,8 +93,7 @@ fn take_place(
     let publish = config.publish.iter().zip(std::mem::take(&mut jail.publish)).map(|(wanted, root)| {
         let copy = mount::unique_id(&root, "").ok().flatten();
         let copy = copy.and_then(|copy| Some((copy, mount::root_of(copy).ok()?)));
-        let host_path = Text::new(wanted.path.to_string_lossy());
-        Below { name: wanted.name.clone(), host_path, shape: wanted.shape, root, copy }
+        Below { name: wanted.name.clone(), shape: wanted.shape, root, copy }
     });
     let mut places = Vec::new();
     for (name, pool) in pools.iter().filter_map(|pool| Some((&pool.config.name, &pool.state.as_ref().ok()?.0))) {

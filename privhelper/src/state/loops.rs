@@ -18,7 +18,7 @@ use crate::log;
 use crate::place::wire::{Access, Command};
 use crate::sys::file::{self, FileId};
 use crate::sys::loopcontrol::Configuration;
-use crate::sys::loopdevice::{self, OURS};
+use crate::sys::loopdevice::OURS;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, loopcontrol};
 
 /// The loop device of a volume.
@@ -103,7 +103,7 @@ impl Loops {
     pub fn adopt(&self, volume: &VolumeId, number: u32) -> SysResult<Device> {
         let device = self.placer.open(number, Access::Read)?;
         let read_only = loopcontrol::is_read_only(&device)?;
-        let direct = loopdevice::binding(&device)?.direct;
+        let direct = loopcontrol::binding(&device)?.direct;
         let hold = self.hold(volume, &device)?;
         Ok(Device { number, hold, read_only, direct })
     }
@@ -174,7 +174,7 @@ impl Loops {
             let device = self.placer.open(number, Access::Read)?;
             self.placer.command(number, Command::SetReadOnly(read_only))?;
             // The hold comes last: nothing that fails takes it off again.
-            let direct = loopdevice::binding(&device)?.direct;
+            let direct = loopcontrol::binding(&device)?.direct;
             Ok((self.hold(volume, &device)?, direct))
         };
         let (hold, direct) = held().inspect_err(|_| {
@@ -252,7 +252,7 @@ impl Loops {
             opened => opened?,
         };
         let held = self.holds(device)?;
-        match loopdevice::binding(&opened) {
+        match loopcontrol::binding(&opened) {
             // Another program has bound it to something else, since it was unbound.
             Ok(binding) if binding.image != image && !held => return Ok(None),
             Err(error) if error.errno != Errno::NXIO && !held => return Err(error),
@@ -275,7 +275,7 @@ impl Loops {
             }
             // A device that is still bound may return another error, for example because its image is on a dead
             // filesystem.
-            if failed_with(&loopdevice::binding(&opened), Errno::NXIO) {
+            if failed_with(&loopcontrol::binding(&opened), Errno::NXIO) {
                 // Since Linux 6.10 this close is what unbinds it.
                 drop(opened);
                 self.discard(device.number);
@@ -291,7 +291,7 @@ impl Loops {
 
     /// Returns whether the hold on a device is in place. It proves that the device was never unbound.
     fn holds(&self, device: Device) -> SysResult<bool> {
-        match self.open_existing(device.hold).and_then(loopdevice::binding) {
+        match self.open_existing(device.hold).and_then(loopcontrol::binding) {
             Err(SysError { errno: Errno::NXIO, .. }) => Ok(false),
             hold => hold.map(|hold| hold.on == Some(device.number)),
         }
@@ -316,7 +316,7 @@ impl Loops {
             Err(SysError { errno: Errno::NXIO, .. }) => return Ok(None),
             opened => opened?,
         };
-        let binding = match loopdevice::binding(&opened) {
+        let binding = match loopcontrol::binding(&opened) {
             Err(SysError { errno: Errno::NXIO, .. }) => return Ok(None),
             Ok(binding) if binding.image != image => return Ok(None),
             binding => binding?,
@@ -333,7 +333,7 @@ impl Loops {
     /// # Errors
     /// `NXIO` when it is not bound to the image any more.
     pub fn refresh(&self, number: u32, image: FileId) -> SysResult<()> {
-        if loopdevice::binding(self.open_existing(number)?)?.image != image {
+        if loopcontrol::binding(self.open_existing(number)?)?.image != image {
             return Err(SysError::of(Errno::NXIO));
         }
         self.placer.command(number, Command::Refresh)

@@ -22,12 +22,14 @@
 
 mod attributes;
 mod host;
+mod kinds;
 pub mod layout;
 mod locks;
 mod loops;
 mod operation;
 mod placer;
 mod pool;
+mod refusals;
 mod sockets;
 mod targets;
 mod volumes;
@@ -46,7 +48,7 @@ pub use operation::{Held, HeldTarget, Seen};
 pub use placer::Placer;
 pub use pool::{Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
-pub use targets::PublishDirectory;
+pub use targets::{PublishDirectory, may_be_looked_at};
 pub use volumes::{Deleted, Published, Volume, Volumes};
 
 pub use crate::errors::{broken, busy, exists, failed, in_use, invalid, no_space, refused, unsupported};
@@ -181,7 +183,7 @@ pub mod testing {
 
     /// A placer that cannot be asked.
     pub fn placer() -> Arc<Placer> {
-        Arc::new(Placer::new(Vec::new()))
+        Arc::new(Placer::new(Vec::new(), BTreeMap::new()))
     }
 
     /// A helper without pools or publish directories.

@@ -10,8 +10,8 @@ use rustix::fs::OFlags;
 
 use super::host::Question;
 use super::locks::{Admitted, Locked};
+use super::refusals::replaced;
 use super::{Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
-use crate::place::replaced;
 use crate::sys::{Errno, file};
 
 /// A volume that nobody else changes meanwhile, whether it exists or not.

@@ -1,12 +1,14 @@
 //! The keeper's end of the lines to the placer.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
-use bulkhead_protocol::{Error, MAX_PACKET, MountFlags, PoolName, PublishName, TargetPath, UpTo, VolumeId};
+use bulkhead_protocol::{Error, MAX_PACKET, MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
 
 use super::lock;
+use super::refusals::explain;
 use crate::errors::failed;
 use crate::log;
 use crate::place::attributes::{Attribute, Part};
@@ -20,14 +22,19 @@ use crate::sys::packet::Received;
 use crate::sys::quota::{Look, ProjectId, ProjectQuota};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, packet};
 
-/// Lines to the placer: as many as there are threads that may ask it for something, so that none waits for another.
+/// Lines to the placer.
 #[derive(Debug)]
-pub struct Placer(Mutex<Vec<OwnedFd>>);
+pub struct Placer {
+    /// As many as there are threads that may ask it for something, so that none waits for another.
+    lines: Mutex<Vec<OwnedFd>>,
+    /// The publish directories, as seen on the host.
+    directories: BTreeMap<PublishName, Text>,
+}
 
 impl Placer {
-    /// The placer is at the other end of these.
-    pub fn new(lines: Vec<OwnedFd>) -> Self {
-        Self(Mutex::new(lines))
+    /// The placer is at the other end of these lines, and has these publish directories.
+    pub fn new(lines: Vec<OwnedFd>, directories: BTreeMap<PublishName, Text>) -> Self {
+        Self { lines: Mutex::new(lines), directories }
     }
 
     /// Binds a volume's content to a target, and returns what was bound, and what will prove that it is gone; `None` if the
@@ -86,7 +93,8 @@ impl Placer {
 
     /// Opens a loop device.
     pub fn open(&self, number: u32, access: Access) -> SysResult<OwnedFd> {
-        let (_, device) = self.ask(&Request::Open(number, access)).map_err(Failure::into_kernel_error)?;
+        let request = Request::Open(number, access);
+        let (_, device) = self.ask(&request).map_err(|failure| self.kernels(failure, &request))?;
         device.ok_or(SysError::of(Errno::BADF))
     }
 
@@ -161,22 +169,34 @@ impl Placer {
     fn of_target(&self, operation: &str, target: &TargetPath, request: Request) -> Result<Answer, Error> {
         match self.ask(&request) {
             Ok((answer, _)) => Ok(answer),
-            Err(Failure::Refused(error)) => Err(error),
-            Err(failure) => Err(failed(operation, target, failure.into_kernel_error())),
+            Err(Failure::Refused(refusal)) => Err(explain(refusal, &request, &self.directories)),
+            Err(failure) => Err(failed(operation, target, self.kernels(failure, &request))),
         }
     }
 
     fn kernel(&self, request: &Request) -> SysResult<Answer> {
-        self.ask(request).map(|(answer, _)| answer).map_err(Failure::into_kernel_error)
+        self.ask(request).map(|(answer, _)| answer).map_err(|failure| self.kernels(failure, request))
+    }
+
+    /// The error of a system call, of a request that is never refused otherwise.
+    fn kernels(&self, failure: Failure, request: &Request) -> SysError {
+        match failure {
+            Failure::Refused(refusal) => {
+                SysError::relayed(Errno::PERM, explain(refusal, request, &self.directories).to_string())
+            }
+            Failure::Kernel(errno, call) => {
+                SysError::relayed(Errno::from_raw_os_error(errno.clamp(1, 4095)), call.to_string())
+            }
+        }
     }
 
     fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Failure> {
         let packet = bulkhead_protocol::encode(request).map_err(|_| SysError::of(Errno::MSGSIZE))?;
-        let line = lock(&self.0).pop().ok_or(SysError::of(Errno::BUSY))?;
+        let line = lock(&self.lines).pop().ok_or(SysError::of(Errno::BUSY))?;
         let sent = packet::persistently(|| packet::send(&line, &packet, None));
         let answered = sent.and_then(|()| receive(&line));
         let (answer, device) = answered.unwrap_or_else(|error| end(&error.to_string()));
-        lock(&self.0).push(line);
+        lock(&self.lines).push(line);
         answer.map(|answer| (answer, device))
     }
 }

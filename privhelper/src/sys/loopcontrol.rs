@@ -1,4 +1,5 @@
-//! Loop devices (loop(4)) coming and going: made, bound, unbound and removed. An open node is enough for that.
+//! Loop devices (loop(4)) coming and going: made, bound, unbound and removed; and what they are bound to. An open node is
+//! enough for that.
 
 use std::os::fd::AsFd;
 
@@ -6,9 +7,24 @@ use linux_raw_sys::ioctl::BLKROGET;
 use linux_raw_sys::loop_device as raw;
 use nix::libc;
 
-use super::file::{Request, raw_fd};
-use super::loopdevice::empty_info;
+use super::file::{FileId, Request, raw_fd};
+use super::loopdevice::{MAJOR, empty_info, get_status};
 use super::{Error, Result, checked};
+
+/// What a bound loop device says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The file that backs it.
+    pub image: FileId,
+    /// The loop device that backs it, if one does: its number.
+    pub on: Option<u32>,
+    /// What it was labelled with. Anybody who has it open for writing may change that.
+    pub label: String,
+    /// Whether the page cache is passed by.
+    pub direct: bool,
+    /// Whether somebody has set anything that [`super::loopdevice::take_back`] undoes.
+    pub altered: bool,
+}
 
 /// How an image is bound to a device.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +53,20 @@ pub fn configure(device: impl AsFd, image: impl AsFd, how: Configuration<'_>) ->
     // SAFETY: the kernel reads one `struct loop_config` from `config`, which outlives the call, as does the image's fd.
     let returned = unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CONFIGURE as Request, &raw const config) };
     checked(returned, "LOOP_CONFIGURE")
+}
+
+/// Returns what the device is bound to; `ENXIO` if it is not bound.
+pub fn binding(device: impl AsFd) -> Result<Binding> {
+    let info = get_status(&device)?;
+    let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
+    let (major, minor) = number(info.lo_rdevice);
+    Ok(Binding {
+        image: FileId { device: number(info.lo_device), inode: info.lo_inode },
+        on: (major == MAJOR).then_some(minor),
+        label: info.lo_file_name.iter().copied().take_while(|byte| *byte != 0).map(char::from).collect(),
+        direct: info.lo_flags & raw::LO_FLAGS_DIRECT_IO as u32 != 0,
+        altered: info.lo_flags & raw::LO_FLAGS_AUTOCLEAR as u32 != 0 || (info.lo_offset, info.lo_sizelimit) != (0, 0),
+    })
 }
 
 /// Unbinds a device. If somebody else has it open, it is only marked, and is unbound at the last close; since Linux

@@ -14,21 +14,6 @@ use super::{Called, Result, checked};
 /// Block major number of loop devices (devices.txt).
 pub const MAJOR: u32 = 7;
 
-/// What a bound loop device says about itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Binding {
-    /// The file that backs it.
-    pub image: FileId,
-    /// The loop device that backs it, if one does: its number.
-    pub on: Option<u32>,
-    /// What it was labelled with. Anybody who has it open for writing may change that.
-    pub label: String,
-    /// Whether the page cache is passed by.
-    pub direct: bool,
-    /// Whether somebody has set anything that [`take_back`] undoes.
-    pub altered: bool,
-}
-
 /// Makes the node of loop device `number` in `directory`.
 pub fn make_node(directory: BorrowedFd<'_>, name: &str, number: u32) -> Result<()> {
     let mode = Mode::RUSR | Mode::WUSR;
@@ -50,18 +35,11 @@ pub fn length(device: impl AsFd) -> Result<u64> {
     rustix::fs::seek(device, SeekFrom::End(0)).by("lseek")
 }
 
-/// Returns what the device is bound to; `ENXIO` if it is not bound.
-pub fn binding(device: impl AsFd) -> Result<Binding> {
+/// Returns the file that backs the device; `ENXIO` if it is not bound.
+pub fn image_of(device: impl AsFd) -> Result<FileId> {
     let info = get_status(&device)?;
-    let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
-    let (major, minor) = number(info.lo_rdevice);
-    Ok(Binding {
-        image: FileId { device: number(info.lo_device), inode: info.lo_inode },
-        on: (major == MAJOR).then_some(minor),
-        label: info.lo_file_name.iter().copied().take_while(|byte| *byte != 0).map(char::from).collect(),
-        direct: info.lo_flags & raw::LO_FLAGS_DIRECT_IO as u32 != 0,
-        altered: info.lo_flags & raw::LO_FLAGS_AUTOCLEAR as u32 != 0 || (info.lo_offset, info.lo_sizelimit) != (0, 0),
-    })
+    let (major, minor) = (rustix::fs::major(info.lo_device), rustix::fs::minor(info.lo_device));
+    Ok(FileId { device: (major, minor), inode: info.lo_inode })
 }
 
 /// Undoes what others may have set: the flag that unbinds the device at its last close, and which part of the image it
@@ -97,7 +75,7 @@ pub fn set_read_only(device: impl AsFd, read_only: bool) -> Result<()> {
     checked(unsafe { libc::ioctl(raw_fd(&device), BLKROSET as Request, &raw const read_only) }, "BLKROSET")
 }
 
-fn get_status(device: impl AsFd) -> Result<raw::loop_info64> {
+pub(super) fn get_status(device: impl AsFd) -> Result<raw::loop_info64> {
     let mut info = empty_info();
     // SAFETY: the kernel writes one `struct loop_info64` to `info`, which outlives the call.
     let returned = unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_GET_STATUS64 as Request, &raw mut info) };

@@ -90,13 +90,6 @@ pub fn persistently<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     call()
 }
 
-/// Sends one packet if there is room for it now.
-pub fn send_at_once(socket: impl AsFd, packet: &[u8]) -> Result<()> {
-    let mut nothing = SendAncillaryBuffer::default();
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut nothing, flags).map(drop).by("sendmsg")
-}
-
 /// Sends one packet, and a descriptor with it if there is one.
 pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

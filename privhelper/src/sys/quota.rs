@@ -27,18 +27,6 @@ pub struct ProjectQuota {
     pub soft: bool,
 }
 
-impl ProjectQuota {
-    /// Returns whether nothing is charged to the project.
-    pub fn is_unused(&self) -> bool {
-        (self.used_bytes, self.used_inodes) == (0, 0)
-    }
-
-    /// Returns whether exactly these limits bind, in bytes and inodes.
-    pub fn is_limited_to(&self, limits: (u64, u64)) -> bool {
-        (self.limit_bytes, self.limit_inodes) == limits && !self.soft
-    }
-}
-
 /// How looking at a quota behaves on a frozen filesystem. On any other there is no difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Look {

@@ -1,9 +1,21 @@
-//! How far project quotas are switched on (`Q_XGETQSTATV`, quotactl_fd(2)). Anybody may ask.
+//! How far project quotas are switched on (`Q_XGETQSTATV`, quotactl_fd(2)), which anybody may ask; and whether one binds.
 
 use std::os::fd::AsFd;
 
-use super::quota::{PROJECT, call};
+use super::quota::{PROJECT, ProjectQuota, call};
 use super::{Errno, Error, Result};
+
+impl ProjectQuota {
+    /// Returns whether nothing is charged to the project.
+    pub fn is_unused(&self) -> bool {
+        (self.used_bytes, self.used_inodes) == (0, 0)
+    }
+
+    /// Returns whether exactly these limits bind, in bytes and inodes.
+    pub fn is_limited_to(&self, limits: (u64, u64)) -> bool {
+        (self.limit_bytes, self.limit_inodes) == limits && !self.soft
+    }
+}
 
 /// How far project quotas are switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

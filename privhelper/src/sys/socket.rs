@@ -1,6 +1,6 @@
 //! Unix sockets: packets in and out, who the peer is, and descriptors that are passed on.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use linux_raw_sys::net::SO_PEERPIDFD;
@@ -8,7 +8,8 @@ use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, Shutdown,
+    SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::file::{self, raw_fd};
@@ -36,6 +37,13 @@ pub fn connect_datagram(path: &str) -> Result<OwnedFd> {
     };
     rustix::net::connect(&socket, &address).by("connect")?;
     Ok(socket)
+}
+
+/// Sends one packet if there is room for it now.
+pub fn send_at_once(socket: impl AsFd, packet: &[u8]) -> Result<()> {
+    let mut nothing = SendAncillaryBuffer::default();
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut nothing, flags).map(drop).by("sendmsg")
 }
 
 /// A listening socket called `name` in `directory`, for the owner's use only. It replaces an older one; `EXIST` if what

@@ -2,9 +2,8 @@
 
 use std::path::{Component, Path};
 
-use bulkhead_privhelper::Shape;
-use bulkhead_privhelper::Kind;
 use bulkhead_privhelper::layout::{self, Entry};
+use bulkhead_privhelper::{Kind, Shape, may_be_looked_at};
 use bulkhead_protocol::{DriverName, PoolName, PublishName, RelativePath, TargetPath, VolumeId};
 
 /// Text is a name or a path exactly if it is of the documented form, and then leads nowhere else.
@@ -41,7 +40,7 @@ fn is_path(text: &str) {
     assert_eq!(path.components().collect::<Vec<_>>(), parts);
     let shapes = [Shape::Any, Shape::KubeletPods, Shape::KubeletDevices];
     let allowed = |kind| shapes.map(|shape| shape.allows(&path, kind));
-    let looked_at = |kind| shapes.map(|shape| shape.allows_look(&path, kind));
+    let looked_at = |kind| shapes.map(|shape| may_be_looked_at(shape, &path, kind));
     let any = parts[0] != ".bulkhead-trial";
     let pods = matches!(parts[..], [_, "volumes", "kubernetes.io~csi", _, "mount"]);
     let devices = matches!(parts[..], ["volumeDevices", "publish", _, _]);

@@ -18,7 +18,7 @@ use crate::start::patience::{self, Needs};
 use crate::start::refusal::Refusal;
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::{self, OURS};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, packet, walk};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, loopcontrol, packet, walk};
 
 /// How long a device may take to answer after others have used up the time of all.
 const LEAST: Duration = Duration::from_millis(200);
@@ -129,7 +129,7 @@ fn look(nodes: &OwnedFd, number: u32) -> Found {
     let binding = loopdevice::make_node(nodes.as_fd(), &name, number).and_then(|()| {
         let device = loopdevice::open_node(nodes.as_fd(), &name, OFlags::RDONLY);
         file::remove(nodes, &*name)?;
-        loopdevice::binding(device?)
+        loopcontrol::binding(device?)
     });
     match binding {
         Ok(found) => {

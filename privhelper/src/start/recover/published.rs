@@ -67,7 +67,7 @@ impl Recovery {
     ) -> Result<Option<Published>, Refusal> {
         let Some(volume) = self.state.volumes.get(id) else { return Ok(None) };
         // The kubelet binds what we published again, at paths of its own.
-        if directory.shape.check(target, volume.kind()).is_err() {
+        if directory.check(target, volume.kind()).is_err() {
             return Ok(None);
         }
         let of_device = |read_only| MountFlags { read_only, ..MountFlags::default() };

@@ -14,7 +14,7 @@ fn placer() -> Arc<Placer> {
             packet::send(&other, &answer, None).expect("there is room");
         }
     });
-    Arc::new(Placer::new(vec![line]))
+    Arc::new(Placer::new(vec![line], BTreeMap::new()))
 }
 
 /// A node with a root, a disk for the kubelet, and a pool of which `more` is mounted.
