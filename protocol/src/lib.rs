@@ -19,6 +19,7 @@ mod condition;
 mod error;
 mod field;
 mod hello;
+pub mod kernel;
 mod name;
 mod number;
 mod reply;

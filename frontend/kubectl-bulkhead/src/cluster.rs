@@ -98,12 +98,14 @@ pub struct Heartbeat {
 }
 
 /// What volumes need of a node.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct KnownNode {
     /// Whether it has the label that volumes and their pods are placed by.
     pub is_labelled: bool,
     /// Whether its kubelet reports.
     pub is_served: bool,
+    /// The release of its kernel; empty if no kubelet has ever reported it.
+    pub kernel: String,
 }
 
 /// A volume, by its PersistentVolume.
@@ -195,7 +197,10 @@ impl Cluster {
             // A node that no kubelet has ever reported for has no such condition.
             let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
             let is_served = ready.is_none_or(|ready| ready.status != "Unknown");
-            (node.name_any(), KnownNode { is_labelled: node.labels().contains_key(&key), is_served })
+            let kernel =
+                node.status.as_ref().and_then(|status| Some(status.node_info.as_ref()?.kernel_version.clone()));
+            let is_labelled = node.labels().contains_key(&key);
+            (node.name_any(), KnownNode { is_labelled, is_served, kernel: kernel.unwrap_or_default() })
         };
         Ok(list.items.into_iter().map(known).collect())
     }

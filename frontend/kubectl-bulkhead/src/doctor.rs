@@ -10,6 +10,7 @@ use bulkhead_model::objects::names;
 use bulkhead_model::policies::{by_name, judge};
 use bulkhead_model::quantity::{Quantity, count};
 use bulkhead_model::volumes::{Identity, InodeCount, Severity};
+use bulkhead_protocol::kernel::{SHARED_BLOCKS, changes_shared_blocks};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -43,6 +44,7 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     }
     let nodes = stream::iter(&members).map(|(name, member)| node(cluster, name, member));
     checks.extend(nodes.buffered(agents::SIDE_BY_SIDE).collect::<Vec<_>>().await);
+    checks.extend(members.iter().filter_map(|(name, member)| kernel(name, &member.known.kernel)));
     let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
     // An agent that runs as a service of the host has no pod to ask.
     let mut pools = members.values().all(|member| member.pod.is_some()).then(Pools::new);
@@ -183,6 +185,12 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
     }
 }
 
+/// Returns what is to be known of a node's kernel, by its release.
+fn kernel(node: &str, release: &str) -> Option<Check> {
+    let message = format!("Linux {release}: where a pool is on XFS, {SHARED_BLOCKS}");
+    changes_shared_blocks(release).then(|| Check::note(format!("kernel of {node}"), message))
+}
+
 /// Returns why an agent is not ready, in its own words.
 async fn not_ready(cluster: &Cluster, member: &Member) -> String {
     let Some(pod) = &member.pod else {
@@ -304,5 +312,20 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
         Check::note(check, message)
     } else {
         Check::failed(check, format!("{message}: see `bulkheadctl pool list` on the node"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_model::check::Outcome;
+
+    use super::*;
+
+    #[test]
+    fn a_kernel_with_a_flaw_is_noted_and_another_is_not() {
+        let note = kernel("n", "6.18.44-talos").expect("a note");
+        assert_eq!((note.name.as_str(), note.outcome), ("kernel of n", Outcome::Note));
+        assert!(note.message.starts_with("Linux 6.18.44-talos: ") && note.message.contains("CVE-2026-80530"));
+        assert!(kernel("n", "6.18.46-talos").is_none() && kernel("n", "").is_none());
     }
 }

@@ -66,7 +66,7 @@ pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Fail
     let (nodes, mut heartbeats, now) = (cluster.known_nodes().await?, cluster.heartbeats().await?, Timestamp::now());
     for (name, member) in &mut members {
         let found = nodes.get(name);
-        (member.exists, member.known) = (found.is_some(), found.copied().unwrap_or_default());
+        (member.exists, member.known) = (found.is_some(), found.cloned().unwrap_or_default());
         if let Some(heard) = heartbeats.remove(name) {
             (member.silent, member.not_ready) = (Some(now.duration_since(heard.at)), heard.not_ready);
             member.reported = heard.reported;

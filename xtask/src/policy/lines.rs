@@ -12,7 +12,7 @@ use super::files::{PAGE, Source, audited};
 /// What is read together.
 #[derive(Default)]
 pub struct Part {
-    /// Which process runs it: the name of a budget.
+    /// Which process runs it: the name of a budget, or else none of the helper's.
     pub process: String,
     /// What to look for.
     pub question: String,
@@ -24,8 +24,6 @@ pub struct Part {
 
 /// What is read together, and in which order.
 const ORDER: &str = "privhelper/reading.txt";
-/// The programs shipped with the helper, which neither serve nor run at its start.
-const BESIDE: &str = "privhelper/src/bin";
 /// Where the rules that only a comment holds are listed.
 const RULES: &str = "privhelper/src/state/mod.rs";
 
@@ -79,7 +77,7 @@ pub fn count(root: &Path) -> Result<Vec<Part>> {
             part.places.extend(line.split_whitespace().map(str::to_owned));
         }
     }
-    for Source { path, text } in audited(root)?.into_iter().filter(|source| !source.path.starts_with(BESIDE)) {
+    for Source { path, text } in audited(root)? {
         let exactly = |part: &Part| part.places.iter().filter(|place| path.starts_with(place)).map(String::len).max();
         let part = parts.iter_mut().max_by_key(|part| exactly(part)).filter(|part| exactly(part).is_some());
         let part = part.with_context(|| format!("{ORDER} does not say which process runs {}", path.display()))?;

@@ -14,6 +14,7 @@ mod neighbours;
 mod options;
 mod requota;
 mod tree;
+mod walls;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -145,7 +146,8 @@ fn check(config: &Config) -> bool {
         }
         good &= result.is_ok();
     };
-    say("kernel", host::check_kernel(&rustix::system::uname().release().to_string_lossy()));
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    say("kernel", host::check_kernel(&release));
     let mounts_images = config.pools.iter().any(|pool| pool.filesystems > 0);
     say("capabilities", check_capabilities(mounts_images).map_err(Refusal::from));
     if mounts_images {
@@ -156,6 +158,7 @@ fn check(config: &Config) -> bool {
     match host::inspect(config, open_nearest, false) {
         Ok(host) => {
             say("loop devices", Ok(()));
+            let mut facts = Vec::new();
             for pool in &host.pools {
                 let title = format!("pool {} in {}", pool.config.name, shown(&pool.config.directory));
                 say(&title, pool.state.as_ref().map(|_| ()).map_err(Clone::clone));
@@ -167,6 +170,19 @@ fn check(config: &Config) -> bool {
                 if !layers.is_empty() {
                     println!("note    pool {}: below it: {}", pool.config.name, layers.join(", on "));
                 }
+                facts.extend(pool.state.as_ref().ok().zip(device).map(|(found, status)| walls::Facts {
+                    name: pool.config.name.clone(),
+                    device: status.id.device,
+                    shares_blocks: found.shares_blocks,
+                    has_filesystems: pool.config.filesystems > 0,
+                    has_directories: walls::has_directories(&found.directory.descriptor, &pool.volumes),
+                }));
+            }
+            for (name, note) in walls::of_pools(&release, &facts) {
+                println!("note    pool {name}: {note}");
+            }
+            for note in walls::of_host(Path::new("/")) {
+                println!("note    {note}");
             }
             let proved = jail::enter(config, &host).and_then(|jail| proof::prove(&host, &jail));
             say("jail, and mounts that reach the host", proved);

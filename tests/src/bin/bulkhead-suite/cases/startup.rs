@@ -37,6 +37,7 @@ cases! {
     a_pool_whose_mount_vanished_still_has_its_volumes: Bare + Kernel,
     check_says_ok_and_changes_nothing: Bare + Filesystem,
     check_says_what_to_mend: Bare,
+    check_notes_directories_beside_filesystems_in_images: Bare,
     a_private_publish_directory_is_refused: Bare + Kernel,
     a_stale_socket_is_replaced: Bare,
     nothing_is_accepted_before_the_helper_is_confined: Bare,
@@ -374,6 +375,24 @@ fn check_says_what_to_mend(rig: &mut Rig) -> Result<()> {
     ensure!(line.contains("fast") && line.contains("bulkhead-setup init-pool"), "{line}");
     ensure!(traces(rig)? == before, "something has changed");
     rig.pools.truncate(1);
+    Ok(())
+}
+
+fn check_notes_directories_beside_filesystems_in_images(rig: &mut Rig) -> Result<()> {
+    rig.add_pool_for_filesystems("default")?;
+    rig.start_helper()?;
+    let is_noted = |rig: &Rig| -> Result<bool> {
+        let output = check_command(rig)?.output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        Ok(text
+            .contains("\nnote    pool default: directory volumes are on the same filesystem as filesystems in images"))
+    };
+    ensure!(!is_noted(rig)?, "there is none yet");
+    let helper = rig.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    ensure!(is_noted(rig)?, "there is one now");
+    helper.ask(&delete("vol-a"))?;
     Ok(())
 }
 

@@ -47,6 +47,9 @@ report('file_setattr', syscall(469, -100, $name, $new, 24, 0) == 0);
 "#;
 
 fn the_profile_keeps_a_tenant_from_changing_project_ids_and_commanding_loop_devices(node: &mut Node) -> Result<()> {
+    // By a handle, CAP_DAC_READ_SEARCH opens any file of the pool's filesystem. What the profile does not name is refused.
+    let refuses_the_rest = TENANT_PROFILE.contains(r#""defaultAction": "SCMP_ACT_ERRNO""#);
+    ensure!(refuses_the_rest && !TENANT_PROFILE.contains("open_by_handle_at"), "the profile lets tenants open handles");
     let csi = node.csi()?;
     let target = node.kubelet.prepare("vol-a", "pv-a", "pod-a")?;
     csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
