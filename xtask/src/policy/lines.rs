@@ -71,6 +71,8 @@ pub fn count(root: &Path) -> Result<Vec<Part>> {
     let mut parts = Vec::<Part>::new();
     for line in fs::read_to_string(root.join(ORDER))?.lines().filter(|line| !line.starts_with('#')) {
         if let Some((process, question)) = line.split_once(": ") {
+            let is_known = process == "none" || BUDGETS.iter().any(|budget| budget.name == process);
+            ensure!(is_known, "{ORDER}: the helper has no process {process:?}");
             let (process, question) = (process.to_owned(), question.to_owned());
             parts.push(Part { process, question, ..Part::default() });
         } else if let Some(part) = parts.last_mut() {

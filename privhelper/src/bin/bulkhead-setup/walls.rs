@@ -160,15 +160,15 @@ mod tests {
             let notes = of_pools(release, pools).into_iter();
             notes.map(|(name, note)| (name.to_string(), note.contains("CVE-2026-80530"))).collect::<Vec<_>>()
         };
-        let (flaw, mixed) = (("one".to_owned(), true), ("one".to_owned(), false));
+        let told_one = |of_kernel| ("one".to_owned(), of_kernel);
         let alone = |shares, filesystems, directories| [pool("one", 1, shares, filesystems, directories)];
-        assert_eq!(told("6.18.44", &alone(true, false, true)), [flaw.clone()]);
+        assert_eq!(told("6.18.44", &alone(true, false, true)), [told_one(true)]);
         assert_eq!(told("6.18.46", &alone(true, false, true)), []);
         assert_eq!(told("6.18.44", &alone(false, false, true)), []);
-        assert_eq!(told("6.18.44", &alone(true, true, true)), [flaw, mixed.clone()]);
+        assert_eq!(told("6.18.44", &alone(true, true, true)), [told_one(true), told_one(false)]);
         assert_eq!(told("6.18.46", &alone(true, true, false)), []);
         let two = |device| [pool("one", 1, true, true, false), pool("two", device, true, false, true)];
-        assert_eq!(told("6.18.46", &two(1)), [mixed]);
+        assert_eq!(told("6.18.46", &two(1)), [told_one(false)]);
         assert_eq!(told("6.18.46", &two(2)), []);
     }
 }
