@@ -93,14 +93,14 @@ impl Agent {
     /// Works for a term: until `shutdown` begins, or there is a reason to end it, which is returned. Finishes the work in
     /// progress.
     async fn work(&self, reached: Reached, node: NodeIdentity, shutdown: &Shutdown) -> Option<Ended> {
-        let Reached { client, namespace, credential } = reached;
+        let Reached { client, namespace, credential, pace } = reached;
         info!(node = %node.name, %namespace, "working for Kubernetes");
         self.readiness.ready(Part::Agent);
         let mut term = Term::default();
         let place = Place::new(&self.driver, &node.name);
         let identity = AgentIdentity { driver: self.driver.clone(), node, place, namespace };
         let volumes = self.volumes.clone();
-        let watches = watches::begin(client, identity, volumes, self.intervals, &self.readiness, &mut term);
+        let watches = watches::begin(client, pace, identity, volumes, self.intervals, &self.readiness, &mut term);
         let context = Arc::clone(&watches.context);
         self.view.works(Arc::clone(&context));
         work::begin(watches, credential, &self.readiness, &mut term);

@@ -17,6 +17,7 @@ use super::api::events::Events;
 use super::api::failure::Failure;
 use super::api::first_lists::FirstLists;
 use super::api::node_identity::NodeIdentity;
+use super::api::pace::Pace;
 use super::identity::ClusterIdentity;
 use super::intervals::Intervals;
 use super::memory::Memory;
@@ -27,6 +28,8 @@ use crate::volumes::{Guard, InFlight, Volumes};
 pub struct Context {
     /// The client for the API server.
     pub client: Client,
+    /// How fast it sends.
+    pub pace: Pace,
     /// Who the agent is.
     pub agent: AgentIdentity,
     /// The node's volumes.
@@ -116,6 +119,7 @@ impl Context {
     /// For this agent, with these views of the API server.
     pub fn new(
         client: Client,
+        pace: Pace,
         agent: AgentIdentity,
         volumes: Volumes,
         stores: Stores,
@@ -125,6 +129,7 @@ impl Context {
         Self {
             events: Events::new(client.clone(), &agent.driver, &agent.node.name),
             client,
+            pace,
             agent,
             volumes,
             unnamed: Unnamed::default(),

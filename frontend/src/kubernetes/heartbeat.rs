@@ -2,13 +2,15 @@
 //! it runs; and what of it does not, which for an agent on a host nobody else could say. It also holds what was reported
 //! about pools, so that the next agent can say that it is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bulkhead_model::objects::lease::{self, OVERDUE, PERIOD, Reported};
 use bulkhead_model::objects::names::{self, DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
 use bulkhead_model::volumes::Identity;
+use futures::TryStreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -21,6 +23,7 @@ use tracing::warn;
 use super::api::backoff::jitter;
 use super::api::failure::Failure;
 use super::api::node_identity::owner;
+use super::api::pages::list;
 use super::api::request::request;
 use super::capacity::reporter::CapacityReporter;
 use super::context::Context;
@@ -74,6 +77,25 @@ pub async fn reported_before(context: &Context, record: &Record) -> Reported {
     let reported = lease.map(|lease| lease::reported(lease.annotations().get(&annotation))).unwrap_or_default();
     record.set(reported.clone());
     reported
+}
+
+/// Returns the nodes whose agents do not work, as their Leases say, by what they are called in the topology.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn silent(context: &Context) -> Result<HashSet<String>, Failure> {
+    let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{DRIVER_LABEL}={}", context.agent.driver);
+    let mut leases = pin!(list("listing the agents' Leases", api(context), Some(&labels)));
+    // By this node's clock: by the newest Lease, a single wrong one would silence all others.
+    let overdue = Timestamp::now().checked_sub(OVERDUE).unwrap_or(Timestamp::MIN);
+    let mut silent = HashSet::new();
+    while let Some(mut lease) = leases.try_next().await? {
+        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+        if renewed.is_some_and(|renewed| renewed.0 < overdue) {
+            silent.extend(lease.labels_mut().remove(context.agent.place.key()));
+        }
+    }
+    Ok(silent)
 }
 
 /// Writes the Lease for as long as it is polled.

@@ -24,8 +24,8 @@ pub struct Entry {
     written: Option<Written>,
     /// Of a claim: when it was first seen to need a volume on this node, until it has one.
     pub wanted_since: Option<Instant>,
-    /// Of a claim that any node may take: when this node bids for it.
-    pub bid_at: Option<Instant>,
+    /// Of a claim that any node may take: this node's bids for it.
+    pub bids: Option<Bids>,
     /// Of a claim that any node may take: whether its owner was told that this node has no room for it.
     pub no_room_reported: bool,
     /// Of a claim that any node may take: whether its owner was told that this node may not.
@@ -52,6 +52,15 @@ enum Written {
     Version(u64),
     /// With nothing left to do, whatever is reported about it until it is gone.
     Finished,
+}
+
+/// The bids of this node for a claim that any node may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bids {
+    /// Since when this node could bid.
+    pub since: Instant,
+    /// How often it has.
+    pub made: usize,
 }
 
 /// An expansion that failed for good.
@@ -238,7 +247,7 @@ mod tests {
         for uid in ["a", "b"] {
             memory.count_failure(uid, false);
             memory.finish(uid);
-            memory.with(uid, |entry| entry.bid_at = Some(Instant::now()));
+            memory.with(uid, |entry| entry.bids = Some(Bids { since: Instant::now(), made: 1 }));
             memory.with(uid, |entry| entry.failed_expansion = Some(FailedExpansion { target: 1, at: Instant::now() }));
         }
         memory.forget_all_but(&HashSet::from(["b".to_owned()]));

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::api::backoff::Interruptions;
 use super::api::first_lists::FirstLists;
+use super::api::pace::Pace;
 use super::api::watch::{config, follow};
 use super::context::{AgentIdentity, Context, Stores};
 use super::intervals::Intervals;
@@ -42,6 +43,7 @@ pub struct Watches {
 /// Begins to watch what concerns `agent`, whose node has `volumes`, until `term` ends.
 pub fn begin(
     client: Client,
+    pace: Pace,
     agent: AgentIdentity,
     volumes: Volumes,
     intervals: Intervals,
@@ -78,7 +80,7 @@ pub fn begin(
         follow(readiness(), lists.clone(), persistent_volume_writer, persistent_volume_events, forget()).boxed();
     let content_changes = follow(readiness(), lists.clone(), content_writer, content_events, forget()).boxed();
     let stores = Stores { classes, claims, persistent_volumes, contents, lists, end: term.end().clone() };
-    let context = Arc::new(Context::new(client, agent, volumes, stores, memory, intervals));
+    let context = Arc::new(Context::new(client, pace, agent, volumes, stores, memory, intervals));
     let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);
     Watches {
         claims: stream::select(claim_changes, of_changed_classes).boxed(),

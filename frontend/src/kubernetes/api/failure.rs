@@ -7,7 +7,7 @@ use bulkhead_model::volumes::{Fault, FaultKind, Outlook};
 
 /// The longest that the API server is left alone because it asks for it. A server that asks for years is wrong, and the
 /// node's volumes would wait as long.
-const LONGEST_REST: Duration = Duration::from_secs(300);
+pub(super) const LONGEST_REST: Duration = Duration::from_secs(300);
 
 /// The reason that stopped a controller.
 #[derive(Debug, thiserror::Error)]
@@ -95,12 +95,12 @@ impl Failure {
         self.status().is_some_and(kube::core::Status::is_already_exists)
     }
 
-    /// Returns whether the API server or the helper is away. That ends for all work at once, and none of it must then
+    /// Returns whether the API server or the helper is away, or has no time. That ends for all work at once, and none of it must then
     /// wait long.
     pub fn is_outage(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
-            Self::Api { .. } => self.status().is_none_or(|status| status.code >= 500),
+            Self::Api { .. } => self.status().is_none_or(|status| status.code >= 500 || status.code == 429),
             Self::Volume(_) => self.is_helper_away(),
             Self::Refused(_) | Self::NotYet(_) => false,
         }

@@ -16,10 +16,10 @@ use crate::metrics::{METRICS, now};
 use crate::readiness::{Part, Readiness};
 
 /// The objects that requests are about, as named in their paths. Metrics count any others as `other`.
-const RESOURCES: [&str; 13] = [
+const RESOURCES: [&str; 14] = [
     "persistentvolumeclaims", "persistentvolumes", "storageclasses", "csistoragecapacities", "csinodes", "events",
-    "selfsubjectreviews", "serviceaccounts", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
-    "volumesnapshotcontents", "volumesnapshots", "volumesnapshotclasses",
+    "leases", "selfsubjectreviews", "serviceaccounts", "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings", "volumesnapshotcontents", "volumesnapshots", "volumesnapshotclasses",
 ];
 
 /// A watch of `resource` has failed.
@@ -107,7 +107,7 @@ fn with_contact(body: Box<DynBody>, resource: &'static str) -> Box<DynBody> {
     Box::new(StreamBody::new(frames))
 }
 
-fn verb(request: &Request<Body>) -> &'static str {
+pub(super) fn verb(request: &Request<Body>) -> &'static str {
     let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
     match *request.method() {
         Method::GET if is_watch => "watch",

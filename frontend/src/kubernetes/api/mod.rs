@@ -13,6 +13,7 @@ pub mod first_lists;
 pub mod instrument;
 pub mod node_identity;
 pub mod own_token;
+pub mod pace;
 pub mod pages;
 mod projection;
 pub mod request;

@@ -7,11 +7,13 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
+use super::pace::LONGEST_WAIT;
+use super::silence;
 
 /// How long the API server may take to answer a request: in full, or with the start of a watch.
 pub const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Waits for the API server's answer to `call`, but not forever. `operation` names it in the failure.
+/// Waits for the API server's answer to `call`, once the agent may send it, but not forever. `operation` names it in the failure.
 ///
 /// # Errors
 /// `Api` when the request fails, `NoAnswer` when there is no answer in time.
@@ -19,7 +21,7 @@ pub async fn request<T>(
     operation: &'static str,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Failure> {
-    request_within(DEADLINE, operation, call).await
+    request_within(DEADLINE + LONGEST_WAIT, operation, call).await
 }
 
 /// Waits for an answer that may be large until `deadline`. `operation` names the call in the failure.
@@ -33,7 +35,10 @@ pub async fn request_within<T>(
 ) -> Result<T, Failure> {
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(Failure::Api { operation, error: Box::new(error) }),
+        Ok(Err(error)) => Err(match silence::waited(&error) {
+            Some(waited) => Failure::NoAnswer { operation, waited },
+            None => Failure::Api { operation, error: Box::new(error) },
+        }),
         Err(_) => Err(Failure::NoAnswer { operation, waited: deadline }),
     }
 }

@@ -14,6 +14,7 @@ use tower::util::{MapFutureLayer, MapResponseLayer};
 use super::credential::Credential;
 use super::instrument::ObserveLayer;
 use super::own_token::OwnToken;
+use super::pace::{Pace, PaceLayer};
 use super::projection::ProjectionLayer;
 use super::rewound::RewoundLayer;
 use super::transport::transport;
@@ -45,6 +46,8 @@ pub(in crate::kubernetes) struct Reached {
     /// The token that the client sends, if it is from a file that an operator has to replace. The kubelet replaces that
     /// of a pod.
     pub credential: Option<Credential>,
+    /// How fast the client sends.
+    pub pace: Pace,
 }
 
 /// Why there is no client for the API server.
@@ -101,7 +104,7 @@ impl ApiServer {
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         let namespace = config.default_namespace.clone();
-        let transport = transport(&config)?;
+        let (transport, pace) = (transport(&config)?, Pace::default());
         let transport = match credential.clone() {
             Some(credential) => credential.authorize(transport),
             None => transport,
@@ -111,8 +114,9 @@ impl ApiServer {
             .with_layer(&RewoundLayer::default())
             .with_layer(&MapFutureLayer::new(silence::in_time))
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
-            .with_layer(&ObserveLayer::new(readiness.clone()));
-        Ok(Reached { client: builder.build(), namespace, credential })
+            .with_layer(&ObserveLayer::new(readiness.clone()))
+            .with_layer(&PaceLayer(pace.clone()));
+        Ok(Reached { client: builder.build(), namespace, credential, pace })
     }
 }
 

@@ -18,6 +18,14 @@ use super::watch::OPEN;
 /// How long an answer that has begun may pause. A watch without changes pauses until the API server ends it.
 const PAUSE: Duration = Duration::from_secs(OPEN as u64 + 30);
 
+/// Returns how long the API server was waited for if `error` says that it was silent.
+pub fn waited(error: &kube::Error) -> Option<Duration> {
+    match error {
+        kube::Error::Service(error) => error.downcast_ref().map(|Silent(waited)| *waited),
+        _ => None,
+    }
+}
+
 type Answer = Result<Response<Box<DynBody>>, BoxError>;
 
 /// The API server is silent.

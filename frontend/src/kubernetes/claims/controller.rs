@@ -43,7 +43,7 @@ impl Controller for ClaimController {
         let Some(claim) = self.with_contents(claim).await? else { return Ok(Action::await_change()) };
         let has_volume = claim::persistent_volume(&claim).is_some();
         if has_volume || claim::selected_node(&claim).is_some() {
-            self.context.memory.with(claim::uid(&claim), |entry| entry.bid_at = None);
+            self.context.memory.with(claim::uid(&claim), |entry| entry.bids = None);
         }
         if !has_volume {
             return self.provisioner.serve(&claim).await;

@@ -2,11 +2,10 @@
 //! between the nodes.
 //!
 //! Every node that has room bids for the claim, by writing its name into it, and the API server accepts the first bid
-//! only. They bid one after another, in an order that each works out on its own ([`BidOrder`]), until one has taken the
-//! claim.
+//! only. They bid one after another, in an order that each works out on its own ([`BidOrder`]), each in its turn
+//! ([`Rank::turn`]), until one has taken the claim.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bulkhead_model::objects::claim;
@@ -16,61 +15,70 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 use tracing::debug;
 
 use super::bid_order::BidOrder;
+use super::bid_turn::Rank;
 use super::node_selection::select;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::memory::Bids;
+use crate::volumes::Capacity;
 
-/// How long a node waits for each one before it: somewhat longer than it takes for a bid to be known everywhere.
-/// Doubled with each bid that is narrowly lost, which shows that it takes longer, or that not all know the same about
-/// each other.
-const TURN: Duration = Duration::from_millis(25);
+/// How many nodes say that a claim cannot be served: if all did, it would cost as many requests as there are nodes.
+const TELLERS: usize = 2;
 
-/// How many times it is doubled at most.
-const DOUBLED: u32 = 3;
-
-/// How many nodes before this one are counted at most. Nodes further back spread over the time that as many again would
-/// take.
-const MOST_TURNS: usize = 20;
+/// How soon to bid again for a claim that the agents may not take: its class may be granted to them meanwhile.
+const AFTER_REFUSAL: Duration = Duration::from_secs(300);
 
 /// Bids for claims that any node may take.
 pub struct ImmediateBinding {
     context: Arc<Context>,
     capacity: Arc<CapacityReporter>,
     order: BidOrder,
-    losses: Losses,
 }
 
 impl ImmediateBinding {
     /// For `context`'s node, whose capacity `capacity` publishes.
     pub fn new(context: Arc<Context>, capacity: Arc<CapacityReporter>) -> Self {
-        Self { context, capacity, order: BidOrder::default(), losses: Losses::default() }
+        Self { context, capacity, order: BidOrder::default() }
     }
 
     /// Tells the claim's owner, once, that this node has no room for it. No node knows whether any other has room, but
     /// by then one with room would have taken it.
-    fn report_no_room(&self, claim: &PersistentVolumeClaim, largest: u64) {
+    async fn report_no_room(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+        own: Capacity,
+    ) -> Result<(), Failure> {
         let made = claim.metadata.creation_timestamp.as_ref();
         let age = made.and_then(|made| Duration::try_from(Timestamp::now().duration_since(made.0)).ok());
         if age.is_none_or(|age| age < self.context.intervals.untaken) {
-            return;
+            return Ok(());
         }
-        let is_news =
-            self.context.memory.with(claim::uid(claim), |entry| !std::mem::replace(&mut entry.no_room_reported, true));
-        if is_news {
+        let is_known = |reported: &mut bool| std::mem::replace(reported, true);
+        if self.context.memory.with(claim::uid(claim), |entry| entry.no_room_reported) {
+            return Ok(());
+        }
+        let rank = self.order.rank(&self.context, claim::uid(claim), &class.name_any(), 0, Some(own)).await?;
+        if self.context.memory.with(claim::uid(claim), |entry| is_known(&mut entry.no_room_reported)) {
+            return Ok(());
+        }
+        if rank.before < TELLERS {
             let node = &self.context.agent.node.name;
             let note = format!(
                 "no node has taken the claim yet; on node {node}, a new volume can have at most {}: request less, or free space",
-                Quantity::from(largest)
+                Quantity::from(own.largest_volume)
             );
             self.context.events.publish(claim, Reason::ProvisioningFailed, note);
         }
+        Ok(())
     }
 
     /// Tells the claim's owner, once, that this node may not take it, as when the class is not granted to the agents.
@@ -88,7 +96,7 @@ impl ImmediateBinding {
     /// Bids for `claim` of `class`, or waits until it is time to.
     ///
     /// # Errors
-    /// A conflict when another node was first.
+    /// When the bid has failed for another reason than that the claim has changed: then its new state decides.
     pub async fn compete(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Action, Failure> {
         let (memory, uid) = (&self.context.memory, claim::uid(claim));
         // A claim that cannot be served as it stands still has to be refused by one node: the one that gets it.
@@ -98,89 +106,66 @@ impl ImmediateBinding {
             Err(failure) => return Err(failure),
         };
         let requested = claim::requested_bytes(claim).unwrap_or_default();
-        if capacity.is_some_and(|capacity| capacity.largest_volume < requested) {
-            memory.with(uid, |entry| entry.bid_at = None);
-            self.report_no_room(claim, capacity.map(|capacity| capacity.largest_volume).unwrap_or_default());
+        if let Some(capacity) = capacity.filter(|capacity| capacity.largest_volume < requested) {
+            memory.with(uid, |entry| entry.bids = None);
+            self.report_no_room(claim, class, capacity).await?;
             let pause = self.context.intervals.no_room;
             return Ok(Action::requeue(pause + jitter(pause)));
         }
-        let bid_at = match memory.with(uid, |entry| entry.bid_at) {
-            Some(bid_at) => bid_at,
-            None => {
-                // If no node can serve it, none has room for it either, and any of them may come first.
-                let size = if capacity.is_some() { requested } else { 0 };
-                let rank = self.order.rank(&self.context, uid, &class.name_any(), size, capacity).await?;
-                let bid_at = Instant::now() + delay(rank, self.losses.factor());
-                memory.with(uid, |entry| *entry.bid_at.insert(bid_at))
+        // If no node can serve it, none has room for it either, and any of them may come first.
+        let size = if capacity.is_some() { requested } else { 0 };
+        if let Some(pause) = self.pause(claim, class, size, capacity).await? {
+            return Ok(Action::requeue(pause));
+        }
+        match self.bid(claim).await {
+            Err(failure) if failure.is_conflict() || failure.is_not_found() => Ok(Action::await_change()),
+            Err(failure) if failure.is_forbidden() => {
+                self.report_refusal(claim, &failure);
+                Ok(Action::requeue(AFTER_REFUSAL + jitter(AFTER_REFUSAL)))
             }
+            bid => bid.map(|()| Action::await_change()),
+        }
+    }
+
+    /// Returns how long until this node may bid for `claim`; `None` if it may now.
+    async fn pause(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+        size: u64,
+        own: Option<Capacity>,
+    ) -> Result<Option<Duration>, Failure> {
+        let (context, uid) = (&*self.context, claim::uid(claim));
+        let begun = Bids { since: Instant::now(), made: 0 };
+        let Bids { since, made } = context.memory.with(uid, |entry| *entry.bids.get_or_insert(begun));
+        let left = |rank: Rank| {
+            let left = rank.turn(made, context.pace.latency()).saturating_sub(since.elapsed());
+            // Here it waits without holding a place that others need, and may see meanwhile that it need not bid.
+            if left.is_zero() { context.pace.pause() } else { Some(left) }
         };
-        let now = Instant::now();
-        if bid_at > now {
-            return Ok(Action::requeue(bid_at - now));
+        let rank = || self.order.rank(context, uid, class.metadata.name.as_deref().unwrap_or_default(), size, own);
+        match left(rank().await?) {
+            None if self.order.renew(context).await? => Ok(left(rank().await?)),
+            pause => Ok(pause),
         }
-        memory.with(uid, |entry| entry.bid_at = None);
-        let outcome = select(&self.context, claim, Some(&self.context.agent.node.name)).await;
-        self.losses.record(outcome.as_ref().is_err_and(Failure::is_conflict));
-        if let Err(failure) = &outcome
-            && failure.is_forbidden()
-        {
-            self.report_refusal(claim, failure);
+    }
+
+    /// Bids for `claim`, unless another node is known to have it by now.
+    async fn bid(&self, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
+        let context = &*self.context;
+        let is_untaken =
+            |now: &PersistentVolumeClaim| now.metadata.uid == claim.metadata.uid && claim::selected_node(now).is_none();
+        if !context.stores.claims.get(&ObjectRef::from_obj(claim)).is_some_and(|now| is_untaken(&now)) {
+            return Ok(());
         }
-        outcome?;
+        context.memory.with(claim::uid(claim), |entry| {
+            if let Some(bids) = &mut entry.bids {
+                bids.made += 1;
+            }
+        });
+        select(context, claim, Some(&context.agent.node.name)).await?;
         // The volume is made when the watch reports the claim with this node.
         debug!(claim = %claim.name_any(), "claim taken for this node");
-        Ok(Action::await_change())
-    }
-}
-
-/// Returns how long to wait before a bid, with `rank` nodes before this one.
-fn delay(rank: usize, factor: u32) -> Duration {
-    let turn = TURN * factor;
-    let turns = |number: usize| turn * u32::try_from(number).unwrap_or(u32::MAX);
-    if rank < MOST_TURNS { turns(rank) } else { turns(MOST_TURNS) + jitter(turns(MOST_TURNS)) }
-}
-
-/// Bids that were narrowly lost to another node, less those that were won; at most [`DOUBLED`].
-#[derive(Debug, Default)]
-struct Losses(AtomicU32);
-
-impl Losses {
-    /// Returns what to multiply the delay by.
-    fn factor(&self) -> u32 {
-        1 << self.0.load(Ordering::Relaxed)
-    }
-
-    /// Records that a bid was lost or won.
-    fn record(&self, lost: bool) {
-        let step = |now: u32| Some(if lost { (now + 1).min(DOUBLED) } else { now.saturating_sub(1) });
-        // The closure always returns a value.
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_does_not_wait_and_the_last_does_not_wait_for_ever() {
-        assert_eq!(delay(0, 8), Duration::ZERO);
-        assert_eq!(delay(3, 1), TURN * 3);
-        assert_eq!(delay(3, 8), TURN * 24);
-        let longest = TURN * u32::try_from(MOST_TURNS * 2).unwrap();
-        assert!((longest / 2..=longest).contains(&delay(100_000, 1)));
-    }
-
-    #[test]
-    fn lost_bids_spread_the_next_ones() {
-        let losses = Losses::default();
-        assert_eq!(losses.factor(), 1);
-        let factors: Vec<_> = [true, true, true, true, false, false, false, false]
-            .map(|lost| {
-                losses.record(lost);
-                losses.factor()
-            })
-            .into();
-        assert_eq!(factors, [2, 4, 8, 8, 4, 2, 1, 1]);
+        Ok(())
     }
 }

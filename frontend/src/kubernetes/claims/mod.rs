@@ -3,7 +3,7 @@
 //! From top to bottom, each importing only from those below it:
 //!
 //! - [`controller`]: what a claim needs, whatever state it is in
-//! - [`provisioner`]: makes its volume; [`immediate_binding`] if any node may, in [`bid_order`]; [`placement`] and
+//! - [`provisioner`]: makes its volume; [`immediate_binding`] if any node may, in [`bid_order`] and each in its [`bid_turn`]; [`placement`] and
 //!   [`holder`] if it begins as a copy, which has to be where its source is; [`decision`], [`requested_volume`] and
 //!   [`source`] are the pure parts, and [`node_selection`] the write that gives a claim to a node or back to the scheduler
 //! - [`resizer`]: expands its volume; [`resize_target`] and [`resize_status`] are the pure parts
@@ -14,6 +14,7 @@
 
 mod attributes;
 mod bid_order;
+mod bid_turn;
 mod bound;
 mod conditions;
 pub mod controller;
