@@ -99,7 +99,7 @@ impl Agent {
         let mut term = Term::default();
         let place = Place::new(&self.driver, &node.name);
         let identity = AgentIdentity { driver: self.driver.clone(), node, place, namespace };
-        let volumes = self.volumes.clone();
+        let volumes = self.volumes.clone().for_agent();
         let watches = watches::begin(client, pace, identity, volumes, self.intervals, &self.readiness, &mut term);
         let context = Arc::clone(&watches.context);
         self.view.works(Arc::clone(&context));

@@ -19,14 +19,16 @@
 //! - `renewal`: the token of an agent on a host, renewed by the agent itself
 //! - `labels`: watching the objects that concern this node
 //! - `term`: the tasks of one stretch of work, which end together
-//! - `reconcile`: the loop that controllers run in
+//! - `reconcile`: the loop that controllers run in; `agenda`: what it looks at next
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
 //! - `intervals`: what the agent does by the clock
 //! - `identity`: which cluster this is
 //! - `memory`: what is remembered about objects
+//! - `shares`: what waits, shared out by whose it is
 //! - `api`: talking to the API server, whatever the subject
 
+mod agenda;
 mod agent;
 mod api;
 mod capacity;
@@ -42,6 +44,7 @@ mod memory;
 mod persistent_volumes;
 mod reconcile;
 mod renewal;
+mod shares;
 mod snapshots;
 mod term;
 mod view;

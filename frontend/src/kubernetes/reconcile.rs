@@ -1,23 +1,21 @@
 //! The loop that every controller runs in: one look at a time for each object that has changed, and another one later
-//! if it fails. The library's `Controller` would open a watch of its own; these share the stores of a single one, so that they
-//! use the part of it below: the applier.
+//! if it fails. The library's controllers look at objects in the order in which they come, so that one namespace's could
+//! keep those of all others waiting; these have an [`Agenda`].
 
-use std::convert::Infallible;
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, FuturesUnordered};
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::serde::de::DeserializeOwned;
-use kube::runtime::applier;
-use kube::runtime::controller::{Action, Config, Error as ApplierError};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
-use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
+use super::agenda::Agenda;
 use super::api::backoff::retry_delay;
 use super::api::failure::Failure;
 use super::memory::Memory;
@@ -25,11 +23,24 @@ use crate::call_id::numbered;
 use crate::metrics::METRICS;
 use crate::server::Shutdown;
 
-/// How many objects of a kind are worked on at a time. More would only wait for the helper.
-const CONCURRENCY: u16 = 16;
-
 /// The objects that have changed, once for each change.
 pub type Changes<K> = BoxStream<'static, ObjectRef<K>>;
+
+/// When an object is looked at again, unless it changes before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action(Option<Duration>);
+
+impl Action {
+    /// After this long.
+    pub fn requeue(after: Duration) -> Self {
+        Self(Some(after))
+    }
+
+    /// When it has changed.
+    pub fn await_change() -> Self {
+        Self(None)
+    }
+}
 
 /// A controller of one kind of object.
 pub trait Controller: Send + Sync + 'static {
@@ -38,6 +49,9 @@ pub trait Controller: Send + Sync + 'static {
 
     /// Returns what all controllers remember of objects.
     fn memory(&self) -> &Memory;
+
+    /// Whose the object is: the namespace of the claim or snapshot that it belongs to.
+    fn namespace(object: &Self::Object) -> String;
 
     /// Does whatever `object` needs in its present state.
     fn reconcile(&self, object: Arc<Self::Object>) -> impl Future<Output = Result<Action, Failure>> + Send;
@@ -54,63 +68,49 @@ pub async fn run<C: Controller>(
     changes: Changes<C::Object>,
     end: Shutdown,
 ) {
-    let looks = Looks::default();
-    let (mut in_progress, begun) = (looks.0.subscribe(), end.clone());
-    let reconciler = move |object, controller| Box::pin(look::<C>(object, controller, looks.clone()));
-    let error_policy = |object: Arc<C::Object>, failure: &Failure, controller: Arc<C>| {
+    let (mut agenda, mut looks) = (Agenda::default(), FuturesUnordered::new());
+    let mut changes = changes.take_until(Box::pin(async move { end.begun().await })).fuse();
+    let mut is_over = false;
+    while !is_over || !looks.is_empty() {
+        let namespace = |object: &ObjectRef<C::Object>| Some(C::namespace(&*store.get(object)?));
+        while let Some(gone) = agenda.advance(Instant::now(), namespace) {
+            controller.memory().forget(gone.extra.uid.as_deref().unwrap_or_default());
+            controller.gone();
+        }
+        while !is_over && let Some((namespace, object)) = agenda.begin() {
+            let look = look_now(Arc::clone(&controller), store.get(&object));
+            looks.push(look.map(|action| (namespace, object, action)).boxed());
+        }
+        let next = agenda.next();
+        tokio::select! {
+            change = changes.next(), if !is_over => match change {
+                Some(object) => agenda.schedule(object, Instant::now()),
+                None => is_over = true,
+            },
+            Some((namespace, object, Action(after))) = looks.next() => {
+                agenda.end(&namespace, object, after.map(|after| Instant::now() + after));
+            }
+            () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() && !is_over => {}
+        }
+    }
+}
+
+/// Looks at `object`, if it still exists. What fails is done again.
+async fn look_now<C: Controller>(controller: Arc<C>, object: Option<Arc<C::Object>>) -> Action {
+    // Then it is found that nothing is left to look at.
+    let Some(object) = object else { return Action::requeue(Duration::ZERO) };
+    let outcome = look(Arc::clone(&object), Arc::clone(&controller)).await;
+    outcome.unwrap_or_else(|failure| {
         let failures = controller.memory().count_failure(&object.uid().unwrap_or_default(), failure.is_final());
-        let delay = retry_delay(failures, failure);
+        let delay = retry_delay(failures, &failure);
         let kind = C::Object::kind(&());
         METRICS.retries.with([&kind, failure.cause()]).inc();
-        log(&kind, &object.name_any(), failure, delay);
+        log(&kind, &object.name_any(), &failure, delay);
         Action::requeue(delay)
-    };
-    let changes = changes.map(Ok::<_, Infallible>).take_until(Box::pin(async move { begun.begun().await }));
-    let config = Config::default().concurrency(CONCURRENCY);
-    let mut outcomes = Box::pin(applier(reconciler, error_policy, Arc::clone(&controller), store, changes, config));
-    let looking = async {
-        while let Some(outcome) = outcomes.next().await {
-            if let Err(ApplierError::ObjectNotFound(object)) = outcome {
-                controller.memory().forget(object.extra.uid.as_deref().unwrap_or_default());
-                controller.gone();
-            }
-        }
-    };
-    // The applier never ends if its changes do before the store is complete, so it is not waited for.
-    let idle = async {
-        end.begun().await;
-        // It cannot fail: the applier has the sender.
-        let _ = in_progress.wait_for(|looks| *looks == 0).await;
-    };
-    tokio::select! {
-        biased;
-        () = looking => {}
-        () = idle => {}
-    }
+    })
 }
 
-/// How many looks of a controller are in progress.
-#[derive(Clone, Default)]
-struct Looks(watch::Sender<usize>);
-
-impl Looks {
-    fn begin(self) -> Look {
-        self.0.send_modify(|looks| *looks += 1);
-        Look(self)
-    }
-}
-
-/// One of them.
-struct Look(Looks);
-
-impl Drop for Look {
-    fn drop(&mut self) {
-        self.0.0.send_modify(|looks| *looks -= 1);
-    }
-}
-
-async fn look<C: Controller>(object: Arc<C::Object>, controller: Arc<C>, looks: Looks) -> Result<Action, Failure> {
-    let _look = looks.begin();
+async fn look<C: Controller>(object: Arc<C::Object>, controller: Arc<C>) -> Result<Action, Failure> {
     let uid = object.uid().unwrap_or_default();
     // The watch has not reported the agent's own last write yet: the state after it is on its way.
     if controller.memory().is_outdated(&uid, object.meta().resource_version.as_deref()) {
@@ -131,5 +131,90 @@ async fn look<C: Controller>(object: Arc<C::Object>, controller: Arc<C>, looks: 
 fn log(kind: &str, name: &str, failure: &Failure, delay: Duration) {
     if !failure.is_for_owner() && !failure.is_conflict() {
         warn!(kind, name, again_in = ?delay, "{failure}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures::channel::mpsc::{UnboundedSender, unbounded};
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use kube::runtime::reflector::store;
+    use kube::runtime::watcher::Event;
+    use serde_json::{from_value, json};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// A controller whose looks at what is busy take this long, and what it has looked at in full.
+    struct Slow(Memory, Duration, Arc<Mutex<Vec<String>>>);
+
+    impl Controller for Slow {
+        type Object = PersistentVolumeClaim;
+
+        fn memory(&self) -> &Memory {
+            &self.0
+        }
+
+        fn namespace(claim: &PersistentVolumeClaim) -> String {
+            claim.namespace().unwrap_or_default()
+        }
+
+        async fn reconcile(&self, claim: Arc<PersistentVolumeClaim>) -> Result<Action, Failure> {
+            if claim.namespace().as_deref() != Some("quiet") {
+                sleep(self.1).await;
+            }
+            self.2.lock().unwrap().push(claim.name_any());
+            Ok(Action::await_change())
+        }
+    }
+
+    /// Such a controller, of claims that are reported one after another, until the end.
+    fn begin(
+        slow: Duration,
+        claims: &[(&str, String)],
+    ) -> (Arc<Mutex<Vec<String>>>, Shutdown, impl Future<Output = ()>) {
+        let (known, mut writer) = store();
+        let (reported, changes): (UnboundedSender<ObjectRef<PersistentVolumeClaim>>, _) = unbounded();
+        for (namespace, name) in claims {
+            let metadata = json!({ "namespace": namespace, "name": name, "uid": name });
+            let claim: PersistentVolumeClaim = from_value(json!({ "metadata": metadata })).unwrap();
+            writer.apply_watcher_event(&Event::Apply(claim.clone()));
+            reported.unbounded_send(ObjectRef::from_obj(&claim)).unwrap();
+        }
+        let (looked, end) = (Arc::default(), Shutdown::default());
+        let controller = Arc::new(Slow(Memory::default(), slow, Arc::clone(&looked)));
+        let running = run(controller, known, changes.boxed(), end.clone());
+        let running = async move {
+            // Dropped at the end, as the watch is.
+            let _reported = (reported, writer);
+            running.await;
+        };
+        (looked, end, running)
+    }
+
+    #[tokio::test]
+    async fn a_claim_does_not_wait_for_those_of_other_namespaces() {
+        let mut claims: Vec<_> = ["a", "b", "c"]
+            .into_iter()
+            .flat_map(|namespace| (0..250).map(move |number| (namespace, format!("busy-{namespace}-{number}"))))
+            .collect();
+        claims.push(("quiet", "data".to_owned()));
+        let (looked, _, running) = begin(Duration::from_secs(30), &claims);
+        assert!(timeout(Duration::from_secs(2), running).await.is_err());
+        assert_eq!(*looked.lock().unwrap(), ["data"]);
+    }
+
+    #[tokio::test]
+    async fn at_the_end_what_is_looked_at_is_completed_and_nothing_else_begins() {
+        let claims: Vec<_> = (0..100).map(|number| ("a", format!("claim-{number}"))).collect();
+        let (looked, end, running) = begin(Duration::from_millis(500), &claims);
+        let ending = async {
+            sleep(Duration::from_millis(100)).await;
+            end.begin();
+        };
+        tokio::join!(running, ending);
+        assert_eq!(looked.lock().unwrap().len(), 16);
     }
 }

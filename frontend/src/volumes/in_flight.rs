@@ -13,9 +13,21 @@ use tokio::time::timeout;
 /// one after the other; a kubelet that is refused retries only after half a second, and later each time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The volumes on which an operation is in progress.
-#[derive(Clone, Default)]
-pub struct InFlight(Arc<Shared>);
+/// The same of one that comes again by itself, and holds meanwhile what others need.
+const IMPATIENCE: Duration = Duration::from_millis(100);
+
+/// The volumes on which an operation is in progress. Clones share them.
+#[derive(Clone)]
+pub struct InFlight {
+    shared: Arc<Shared>,
+    patience: Duration,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self { shared: Arc::default(), patience: PATIENCE }
+    }
+}
 
 #[derive(Default)]
 struct Shared {
@@ -31,9 +43,14 @@ pub struct Guard {
 }
 
 impl InFlight {
+    /// The same volumes, for operations that come again by themselves instead of waiting for others.
+    pub(super) fn impatient(self) -> Self {
+        Self { patience: IMPATIENCE, ..self }
+    }
+
     /// The right to change `volume`; refused if another operation holds it for too long.
     pub(super) async fn enter(&self, volume: &VolumeId) -> Result<Guard, Fault> {
-        timeout(PATIENCE, self.turn(volume)).await.map_err(|_| {
+        timeout(self.patience, self.turn(volume)).await.map_err(|_| {
             let message = format!("another operation on volume {volume} is in progress; try again");
             Fault::new(FaultKind::Typed(ErrorKind::Busy), message)
         })
@@ -48,7 +65,7 @@ impl InFlight {
 
     async fn turn(&self, volume: &VolumeId) -> Guard {
         loop {
-            let ended = self.0.ended.notified();
+            let ended = self.shared.ended.notified();
             if let Some(guard) = self.try_enter(volume) {
                 return guard;
             }
@@ -58,15 +75,15 @@ impl InFlight {
 
     /// The right to change `volume`, unless another operation has it.
     pub fn try_enter(&self, volume: &VolumeId) -> Option<Guard> {
-        let is_free = self.0.volumes().insert(volume.clone());
-        is_free.then(|| Guard { shared: Arc::clone(&self.0), volume: volume.clone() })
+        let is_free = self.shared.volumes().insert(volume.clone());
+        is_free.then(|| Guard { shared: Arc::clone(&self.shared), volume: volume.clone() })
     }
 
     /// Waits until no operation is in progress.
     pub(super) async fn idle(&self) {
         loop {
-            let ended = self.0.ended.notified();
-            if self.0.volumes().is_empty() {
+            let ended = self.shared.ended.notified();
+            if self.shared.volumes().is_empty() {
                 return;
             }
             ended.await;
@@ -114,6 +131,16 @@ mod tests {
         assert!(in_flight.enter_both(&one, &other).await.err().unwrap().is(ErrorKind::Busy));
         assert!(in_flight.try_enter(&one).is_some());
         drop(guard);
+    }
+
+    #[tokio::test]
+    async fn one_that_comes_again_by_itself_does_not_wait_for_long() {
+        let in_flight = InFlight::default();
+        let volume: VolumeId = "vol-1".parse().unwrap();
+        let _guard = in_flight.enter(&volume).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        assert!(in_flight.clone().impatient().enter(&volume).await.is_err());
+        assert!(begun.elapsed() < PATIENCE / 2);
     }
 
     #[tokio::test]

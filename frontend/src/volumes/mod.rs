@@ -85,6 +85,14 @@ impl Volumes {
         self
     }
 
+    /// These volumes, for an agent: what it does, it does again later, and while it waits for an operation on one volume,
+    /// it cannot work on another.
+    #[must_use]
+    pub fn for_agent(mut self) -> Self {
+        self.in_flight = self.in_flight.impatient();
+        self
+    }
+
     /// Waits until no operation on a volume is in progress.
     pub async fn idle(&self) {
         self.in_flight.idle().await;

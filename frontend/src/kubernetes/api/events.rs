@@ -1,8 +1,8 @@
 //! Events about claims, PersistentVolumes and the node, with the reasons that operators alert on.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bulkhead_protocol::DriverName;
 use futures::stream::FuturesUnordered;
@@ -18,9 +18,11 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::request::request;
+use crate::kubernetes::shares::Shares;
 use crate::metrics::METRICS;
 
-/// How many events may wait to be written. Any more are lost: no work ever waits for an event.
+/// How many events may wait to be written. If there are more, some of whoever has the most are lost: no work ever waits for
+/// an event.
 const QUEUE: usize = 1024;
 
 /// How many events are written at a time: one that hangs does not hold up the others.
@@ -147,7 +149,9 @@ struct PendingEvent {
 /// Accepts events, and never fails.
 #[derive(Clone)]
 pub struct Events {
-    pending: mpsc::Sender<PendingEvent>,
+    pending: Arc<Mutex<Shares<PendingEvent>>>,
+    /// Says that there is something in it, or that nothing will come any more.
+    more: mpsc::Sender<()>,
     /// How many events were lost since a loss was last logged.
     lost: Arc<AtomicU64>,
 }
@@ -155,11 +159,12 @@ pub struct Events {
 impl Events {
     /// Events reported by `driver` on `node`; a task of the current runtime writes them.
     pub fn new(client: Client, driver: &DriverName, node: &str) -> Self {
-        let (pending, receiver) = mpsc::channel(QUEUE);
+        let (pending, (more, receiver)) = (Arc::default(), mpsc::channel(1));
         let lost = Arc::new(AtomicU64::new(0));
         let reporter = Reporter { controller: driver.to_string(), instance: Some(node.to_owned()) };
-        tokio::spawn(write(client, reporter, receiver, Arc::clone(&lost)));
-        Self { pending, lost }
+        let waiting = Pending { events: Arc::clone(&pending), more: receiver };
+        tokio::spawn(write(client, reporter, waiting, Arc::clone(&lost)));
+        Self { pending, more, lost }
     }
 
     /// Publishes an event about `object`.
@@ -183,27 +188,64 @@ impl Events {
 
     fn send(&self, about: ObjectReference, reason: Reason, mut note: String, mark: Option<&'static str>) {
         note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-        if self.pending.try_send(PendingEvent { reason, note, about, mark }).is_err() {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.push(owner(&about), PendingEvent { reason, note, about, mark });
+        if pending.len() > QUEUE {
+            pending.drop_last_of_most();
             self.lost.fetch_add(1, Ordering::Relaxed);
             METRICS.events_dropped.with([]).inc();
         }
-        METRICS.events_waiting.with([]).set((QUEUE - self.pending.capacity()) as f64);
+        METRICS.events_waiting.with([]).set(pending.len() as f64);
+        // If that fails, it has been said already.
+        let _ = self.more.try_send(());
     }
 }
 
-async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<PendingEvent>, lost: Arc<AtomicU64>) {
+/// Returns whose an event is: a namespace's, or the kind's of what is in none.
+fn owner(about: &ObjectReference) -> String {
+    about.namespace.clone().unwrap_or_else(|| format!("/{}", about.kind.as_deref().unwrap_or_default()))
+}
+
+/// The events that wait.
+struct Pending {
+    events: Arc<Mutex<Shares<PendingEvent>>>,
+    more: mpsc::Receiver<()>,
+}
+
+impl Pending {
+    /// The next event; `None` once there will be none any more.
+    async fn next(&mut self) -> Option<PendingEvent> {
+        loop {
+            let is_over = match self.take() {
+                None => self.more.recv().await.is_none(),
+                next => return next,
+            };
+            if is_over {
+                return self.take();
+            }
+        }
+    }
+
+    fn take(&self) -> Option<PendingEvent> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, next) = events.next(|_| true)?;
+        METRICS.events_waiting.with([]).set(events.len() as f64);
+        Some(next)
+    }
+}
+
+async fn write(client: Client, reporter: Reporter, mut pending: Pending, lost: Arc<AtomicU64>) {
     let mut recorder = Recorder::new(client.clone(), reporter.clone());
     let mut notes: HashMap<(String, Reason), String> = HashMap::new();
     let mut writing = FuturesUnordered::new();
     loop {
         let PendingEvent { reason, note, about, mark } = tokio::select! {
-            next = pending.recv(), if writing.len() < CONCURRENCY => match next {
+            next = pending.next(), if writing.len() < CONCURRENCY => match next {
                 Some(event) => event,
                 None => break,
             },
             Some(()) = writing.next() => continue,
         };
-        METRICS.events_waiting.with([]).set(pending.len() as f64);
         match lost.swap(0, Ordering::Relaxed) {
             0 => {}
             lost => warn!(lost, "events were lost: too many were waiting to be written"),
@@ -282,8 +324,6 @@ async fn write_first(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use http::{Request, Response, StatusCode};
     use http_body_util::BodyExt as _;
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -352,5 +392,26 @@ mod tests {
                 (&"PersistentVolumeClaim".into(), &"shop".into())
             );
         }
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_one_namespace_loses_its_own_events_and_delays_no_other() {
+        let (client, received) = server();
+        let events = Events::new(client, &"bulkhead.csi.local".parse().unwrap(), "a");
+        let claim = |namespace: &str, name: String| -> PersistentVolumeClaim {
+            let metadata = json!({ "namespace": namespace, "name": name, "uid": name });
+            serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+        };
+        for number in 0..2 * QUEUE {
+            events.publish(&claim("flood", format!("flood-{number}")), Reason::ProvisioningFailed, "no");
+        }
+        events.publish(&claim("quiet", "data".to_owned()), Reason::ProvisioningFailed, "no");
+        assert_eq!(events.pending.lock().unwrap().len(), QUEUE);
+        drop(events);
+        while received.lock().unwrap().len() < QUEUE {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let place = received.lock().unwrap().iter().position(|event| event["regarding"]["name"] == "data");
+        assert!(place.unwrap() < 10, "{place:?}");
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bulkhead_model::objects::claim;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 
 use super::modifier::{Modifier, Outcome};
 use super::provisioner::Provisioner;
@@ -16,7 +15,7 @@ use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
-use crate::kubernetes::reconcile::Controller;
+use crate::kubernetes::reconcile::{Action, Controller};
 
 /// How soon to look again at a claim of which something waits.
 const SOON: Duration = Duration::from_secs(30);
@@ -34,6 +33,10 @@ impl Controller for ClaimController {
 
     fn memory(&self) -> &Memory {
         &self.context.memory
+    }
+
+    fn namespace(claim: &PersistentVolumeClaim) -> String {
+        claim.namespace().unwrap_or_default()
     }
 
     async fn reconcile(&self, claim: Arc<PersistentVolumeClaim>) -> Result<Action, Failure> {

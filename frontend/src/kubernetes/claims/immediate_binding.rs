@@ -14,7 +14,6 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 use tracing::debug;
@@ -28,6 +27,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Bids;
+use crate::kubernetes::reconcile::Action;
 use crate::volumes::Capacity;
 
 /// How many nodes say that a claim cannot be served: if all did, it would cost as many requests as there are nodes.

@@ -10,7 +10,6 @@ use bulkhead_model::objects::{claim, storage_class};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
@@ -21,6 +20,7 @@ use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::reconcile::Action;
 
 /// How soon to look again whether this node has the source: a snapshot may be about to be taken. It asks nobody.
 const PAUSE: Duration = Duration::from_secs(4);

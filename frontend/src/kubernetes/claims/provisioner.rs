@@ -10,7 +10,6 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::api::PostParams;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -29,6 +28,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::{AgentIdentity, Context};
+use crate::kubernetes::reconcile::Action;
 use crate::metrics::METRICS;
 
 /// How soon to look again at a claim whose volume, from an earlier attempt, is currently being judged as an orphan.

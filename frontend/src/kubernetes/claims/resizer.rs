@@ -10,7 +10,6 @@ use bulkhead_model::volumes::{Fault, Outlook, SizeRange};
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 use serde_json::json;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -23,6 +22,7 @@ use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedExpansion;
+use crate::kubernetes::reconcile::Action;
 use crate::metrics::METRICS;
 
 /// Expands volumes.

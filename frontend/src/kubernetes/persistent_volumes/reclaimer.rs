@@ -8,7 +8,6 @@ use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -22,7 +21,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
 use crate::kubernetes::context::{AgentIdentity, Context};
 use crate::kubernetes::memory::Memory;
-use crate::kubernetes::reconcile::Controller;
+use crate::kubernetes::reconcile::{Action, Controller};
 
 /// The controller.
 pub struct Reclaimer {
@@ -35,6 +34,10 @@ impl Controller for Reclaimer {
 
     fn memory(&self) -> &Memory {
         &self.context.memory
+    }
+
+    fn namespace(object: &PersistentVolume) -> String {
+        persistent_volume::claim_reference(object).and_then(|claim| claim.namespace).unwrap_or_default()
     }
 
     async fn reconcile(&self, object: Arc<PersistentVolume>) -> Result<Action, Failure> {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 
 use super::attempt::remaining_pause;
 use super::decision::{Step, decide};
@@ -14,7 +13,7 @@ use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
-use crate::kubernetes::reconcile::Controller;
+use crate::kubernetes::reconcile::{Action, Controller};
 
 /// The controller.
 pub struct ContentController {
@@ -26,6 +25,10 @@ impl Controller for ContentController {
 
     fn memory(&self) -> &Memory {
         &self.context.memory
+    }
+
+    fn namespace(content: &VolumeSnapshotContent) -> String {
+        content.spec.volume_snapshot_ref.namespace.clone()
     }
 
     async fn reconcile(&self, content: Arc<VolumeSnapshotContent>) -> Result<Action, Failure> {
