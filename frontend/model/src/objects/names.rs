@@ -94,6 +94,10 @@ pub const TAKE_VERB: &str = "take";
 /// The admission policy, and its binding, that copies a claim's selected node into a label.
 pub const CLAIM_POLICY: &str = "bulkhead-claims";
 
+/// The admission policy, and its binding, that copies a volume's node into a label, and gives an empty one to a volume that
+/// does not name exactly one.
+pub const VOLUME_POLICY: &str = "bulkhead-volumes";
+
 /// The admission policy, and its binding, that copies into a label which node handles a VolumeSnapshotContent.
 pub const CONTENT_POLICY: &str = "bulkhead-contents";
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::{ApiResource, DynamicObject, ObjectMeta};
 use kube::{Api, Client};
 
 use super::scope::Scope;
@@ -25,11 +25,33 @@ pub enum WatchMode {
     Unknown,
 }
 
+/// The uid of the binding of `policy`, if every API server has it in force: whatever is written has the label.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn settled(client: &Client, policy: &str) -> Result<Option<String>, Failure> {
+    Ok(binding(client, policy).await?.and_then(|ObjectMeta { creation_timestamp, uid, .. }| {
+        let age = creation_timestamp.map(|made| Timestamp::now().duration_since(made.0));
+        uid.filter(|_| mode_at_age(age, Duration::ZERO).0 == WatchMode::Labelled)
+    }))
+}
+
 /// How objects of `scope` that get their label from `policy` can be watched now, and how soon to look again.
 ///
 /// # Errors
 /// When the API server does not answer.
 pub async fn watch_mode(client: &Client, policy: &str, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
+    Ok(match binding(client, policy).await? {
+        // The policy skips names that are too long for a label.
+        Some(binding) if scope.place.value() == scope.node => mode_at_age(
+            binding.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0)),
+            scope.intervals.policies,
+        ),
+        _ => (WatchMode::Everything, scope.intervals.policies),
+    })
+}
+
+async fn binding(client: &Client, policy: &str) -> Result<Option<ObjectMeta>, Failure> {
     // The kind is newer than the oldest supported version of the API, so the client has no type for it.
     let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
     let kind = ApiResource {
@@ -38,16 +60,8 @@ pub async fn watch_mode(client: &Client, policy: &str, scope: &Scope) -> Result<
         ..kind
     };
     let bindings: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    let binding =
-        request("looking for an admission policy that sets labels", bindings.get_metadata_opt(policy)).await?;
-    Ok(match binding {
-        // The policy skips names that are too long for a label.
-        Some(binding) if scope.place.value() == scope.node => mode_at_age(
-            binding.metadata.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0)),
-            scope.intervals.policies,
-        ),
-        _ => (WatchMode::Everything, scope.intervals.policies),
-    })
+    let found = request("looking for an admission policy that sets labels", bindings.get_metadata_opt(policy)).await?;
+    Ok(found.map(|found| found.metadata))
 }
 
 /// How objects can be watched when the policy has been bound for `age`, and how soon to look again: after `interval` unless

@@ -64,7 +64,7 @@ fn an_agent_sees_nothing_else(cluster: &mut Cluster) -> Result<()> {
             "/apis/storage.k8s.io/v1/csistoragecapacities",
             "/apis/storage.k8s.io/v1/volumeattachments",
             BINDINGS,
-            &format!("{BINDINGS}/bulkhead-volumes"),
+            &format!("{BINDINGS}/bulkhead-sources"),
         ] {
             rights.agent.get(path).refused_by_role()?;
         }
