@@ -65,7 +65,7 @@ impl Intervals {
             capacity_written: seconds(900),
             helper_away: seconds(60),
             ruled_out: seconds(60),
-            node: seconds(180),
+            node: seconds(360),
             registration: seconds(30),
             token: seconds(60),
             policies: seconds(300),

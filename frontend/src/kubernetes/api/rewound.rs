@@ -2,24 +2,38 @@
 //!
 //! A watch that resumes from a revision of the lost future is accepted, and then hears nothing: neither an error nor an
 //! event; and once new revisions have the numbers of those that are lost, it hears of some changes and not of others.
-//! Therefore, before a watch resumes, a list of one object tells the current revision. If a newer one has been seen by
-//! any watch, each of them is told once that its own has expired, upon which the watcher lists everything anew.
+//! Therefore the agent's Lease, which it writes every minute, tells the current revision for all watches. Before a watch
+//! resumes while it has not done so for a while, a list of one object does. If a newer one has been seen before, each
+//! watch, open or about to resume, is told once that its own has expired, upon which the watcher lists everything anew.
 
 use std::collections::HashMap;
 use std::mem::replace;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{Request, Response, Uri};
-use http_body_util::{BodyExt, Full};
+use http::{Method, Request, Response, Uri};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use hyper::body::Frame;
 use kube::client::{Body, DynBody};
 use kube::core::Status;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use tower::{BoxError, Layer, Service, ServiceExt};
+
+use super::instrument::resource;
+
+/// How long what a Lease has told counts.
+const FRESH: Duration = Duration::from_secs(120);
+
+/// How long a watch goes on that is told nothing at all, as by a server that has seen no change of that kind since its
+/// start. The others are told every minute that there are none.
+const QUIET: Duration = Duration::from_secs(240);
 
 /// Asks for no more of an object than its metadata.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -34,13 +48,35 @@ pub fn is_rewound(status: &Status) -> bool {
 
 /// Compares revisions before a client's watches resume.
 #[derive(Clone, Debug, Default)]
-pub struct RewoundLayer(Arc<Mutex<Seen>>);
+pub struct RewoundLayer(Arc<Shared>);
+
+/// What a client's watches share.
+#[derive(Debug, Default)]
+struct Shared {
+    seen: Mutex<Seen>,
+    /// How many losses there were, and of those the last: the newest revision that is lost, and the current one then.
+    lost: watch::Sender<(u64, u64, u64)>,
+}
+
+impl Shared {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in that the Lease was written as this revision, after `before` was the latest.
+    fn written(&self, before: Known, current: u64) {
+        let mut seen = self.seen();
+        if let Some(lost) = seen.written(before, current) {
+            self.lost.send_replace((seen.losses.0, lost, current));
+        }
+    }
+}
 
 impl<S> Layer<S> for RewoundLayer {
     type Service = Compared<S>;
 
     fn layer(&self, inner: S) -> Compared<S> {
-        Compared { inner, seen: Arc::clone(&self.0) }
+        Compared { inner, shared: Arc::clone(&self.0) }
     }
 }
 
@@ -48,7 +84,7 @@ impl<S> Layer<S> for RewoundLayer {
 #[derive(Clone)]
 pub struct Compared<S> {
     inner: S,
-    seen: Arc<Mutex<Seen>>,
+    shared: Arc<Shared>,
 }
 
 /// What all watches of a client have seen.
@@ -60,6 +96,8 @@ struct Seen {
     losses: (u64, u64),
     /// By path, how many losses each watch has made good.
     made_good: HashMap<String, u64>,
+    /// The revision of the Lease, and when it was written. It may be kept in another etcd than all else.
+    lease: Option<(u64, Instant)>,
 }
 
 /// What was known when the current revision was asked for. Other watches ask at the same time, and answers overtake each
@@ -68,11 +106,30 @@ struct Seen {
 struct Known {
     newest: u64,
     losses: u64,
+    lease: u64,
 }
 
 impl Seen {
     fn known(&self) -> Known {
-        Known { newest: self.newest, losses: self.losses.0 }
+        let lease = self.lease.map(|(revision, _)| revision).unwrap_or_default();
+        Known { newest: self.newest, losses: self.losses.0, lease }
+    }
+
+    /// Returns whether the Lease has lately told whether anything is lost.
+    fn is_known(&self) -> bool {
+        self.lease.is_some_and(|(_, at)| at.elapsed() < FRESH)
+    }
+
+    /// Judges the Lease, which was written as the `current` revision. Returns the newest revision that is lost, if that is
+    /// news.
+    fn written(&mut self, before: Known, current: u64) -> Option<u64> {
+        self.lease = Some((current, Instant::now()));
+        let is_lost = current < before.lease && before.losses == self.losses.0;
+        is_lost.then(|| {
+            self.losses = (self.losses.0 + 1, self.newest.max(before.lease));
+            self.newest = current;
+            self.losses.1
+        })
     }
 
     /// Judges a watch of `path` that resumes from a revision while the server has the `current` one. Returns the newest
@@ -106,29 +163,71 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Some(resumed) = resumed_from(request.uri()) else { return self.inner.call(request).boxed() };
-        let (another, seen) = (self.inner.clone(), Arc::clone(&self.seen));
+        let (another, shared) = (self.inner.clone(), Arc::clone(&self.shared));
         // This is the one that is ready.
         let mut inner = replace(&mut self.inner, another);
+        if *request.method() == Method::PATCH && resource(request.uri().path()) == "leases" {
+            return async move {
+                let before = shared.seen().known();
+                let (head, body) = inner.call(request).await?.into_parts();
+                let text = body.collect().await?.to_bytes();
+                if let (true, Ok(Some(current))) = (head.status.is_success(), revision(&text)) {
+                    shared.written(before, current);
+                }
+                let body: Box<DynBody> = Box::new(Full::from(text).map_err(|never| match never {}));
+                Ok(Response::from_parts(head, body))
+            }
+            .boxed();
+        }
+        let Some(resumed) = resumed_from(request.uri()) else { return inner.call(request).boxed() };
         async move {
             let path = request.uri().path().to_owned();
-            let known = seen.lock().unwrap_or_else(PoisonError::into_inner).known();
-            let list = Request::get(format!("{path}?limit=1")).header(ACCEPT, METADATA).body(Body::empty())?;
-            let answer = inner.call(list).await?;
-            if !answer.status().is_success() {
-                // The watch would fail as well.
-                return Ok(answer);
-            }
-            if let Some(current) = revision(answer).await? {
-                let lost = seen.lock().unwrap_or_else(PoisonError::into_inner).judge(&path, resumed, known, current);
-                if let Some(lost) = lost {
-                    return Ok(expired(current, lost));
+            let losses = shared.lost.subscribe();
+            let known = shared.seen().known();
+            let is_made_good = shared.seen().made_good.get(&path).copied().unwrap_or_default() == known.losses;
+            if !(is_made_good && shared.seen().is_known()) {
+                let list = Request::get(format!("{path}?limit=1")).header(ACCEPT, METADATA).body(Body::empty())?;
+                let answer = inner.call(list).await?;
+                if !answer.status().is_success() {
+                    // The watch would fail as well.
+                    return Ok(answer);
                 }
+                if let Some(current) = revision(&answer.into_body().collect().await?.to_bytes())? {
+                    let lost = shared.seen().judge(&path, resumed, known, current);
+                    if let Some(lost) = lost {
+                        return Ok(expired(current, lost));
+                    }
+                }
+                inner.ready().await?;
             }
-            inner.ready().await?.call(request).await
+            let answer = inner.call(request).await?;
+            Ok(answer.map(|body| until_lost(body, path, shared, losses)))
         }
         .boxed()
     }
+}
+
+/// What a watch of `path` receives, until the API server is found to have gone back in time.
+fn until_lost(
+    body: Box<DynBody>,
+    path: String,
+    shared: Arc<Shared>,
+    losses: watch::Receiver<(u64, u64, u64)>,
+) -> Box<DynBody> {
+    let open = Some((BodyStream::new(body), path, shared, losses));
+    let frames = stream::unfold(open, |open| async move {
+        let (mut frames, path, shared, mut losses) = open?;
+        tokio::select! {
+            biased;
+            Ok(()) = losses.changed() => {
+                let (number, lost, current) = *losses.borrow_and_update();
+                shared.seen().made_good.insert(path, number);
+                Some((Ok(Frame::data(expiry(current, lost).into())), None))
+            }
+            frame = timeout(QUIET, frames.next()) => Some((frame.ok()??, Some((frames, path, shared, losses)))),
+        }
+    });
+    Box::new(StreamBody::new(frames.boxed()))
 }
 
 /// The revision from which a request resumes a watch; `None` if it is another request.
@@ -138,10 +237,10 @@ fn resumed_from(uri: &Uri) -> Option<u64> {
     value("resourceVersion")?.parse().ok()
 }
 
-/// The revision of a list; `None` if it is not a number.
+/// The revision of a list or an object; `None` if it is not a number.
 ///
 /// Revisions are those of etcd, so they increase over all objects (Kubernetes 1.35, KEP-5504; in practice always).
-async fn revision(list: Response<Box<DynBody>>) -> Result<Option<u64>, BoxError> {
+fn revision(text: &[u8]) -> Result<Option<u64>, BoxError> {
     #[derive(Deserialize)]
     struct List {
         metadata: Metadata,
@@ -151,13 +250,20 @@ async fn revision(list: Response<Box<DynBody>>) -> Result<Option<u64>, BoxError>
     struct Metadata {
         resource_version: String,
     }
-    let text = list.into_body().collect().await?.to_bytes();
-    let List { metadata } = serde_json::from_slice(&text)?;
+    let List { metadata } = serde_json::from_slice(text)?;
     Ok(metadata.resource_version.parse().ok())
 }
 
-/// Returns what a watch receives whose revision is too old, for one that has seen a revision that is lost.
+/// Returns what a watch receives that is about to resume from a revision that is lost.
 fn expired(current: u64, lost: u64) -> Response<Box<DynBody>> {
+    let body: Box<DynBody> = Box::new(Full::from(expiry(current, lost)).map_err(|never| match never {}));
+    let mut answer = Response::new(body);
+    answer.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    answer
+}
+
+/// Returns what says to a watch that its revision is too old, since it has seen one that is lost.
+fn expiry(current: u64, lost: u64) -> String {
     let message = format!(
         "the API server is at revision {current}, but {lost} was seen before: etcd has been restored from a backup; listing all objects anew"
     );
@@ -172,10 +278,7 @@ fn expired(current: u64, lost: u64) -> Response<Box<DynBody>> {
             "message": message,
         },
     });
-    let body: Box<DynBody> = Box::new(Full::from(format!("{event}\n")).map_err(|never| match never {}));
-    let mut answer = Response::new(body);
-    answer.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-    answer
+    format!("{event}\n")
 }
 
 #[cfg(test)]
@@ -255,5 +358,51 @@ mod tests {
         for uri in ["/api/v1/persistentvolumes?limit=500&resourceVersion=500", WATCH, "/api/v1/persistentvolumes/a"] {
             assert_eq!(answered(uri, "499").await.1, [uri]);
         }
+    }
+
+    #[tokio::test]
+    async fn the_lease_tells_it_to_all_watches_and_saves_them_the_question() {
+        let (revision, reached) = (Arc::new(Mutex::new(500)), Arc::new(Mutex::new(Vec::new())));
+        let (now, seen) = (Arc::clone(&revision), Arc::clone(&reached));
+        let server = RewoundLayer::default().layer(service_fn(move |request: Request<Body>| {
+            seen.lock().unwrap().push(request.uri().to_string());
+            let answer = json!({ "metadata": { "resourceVersion": now.lock().unwrap().to_string() } }).to_string();
+            // A watch stays open.
+            let frames = stream::iter([Ok::<_, BoxError>(Frame::data(answer.into()))]);
+            let body: Box<DynBody> = match resumed_from(request.uri()) {
+                Some(_) => Box::new(StreamBody::new(frames.chain(stream::pending()).boxed())),
+                None => Box::new(StreamBody::new(frames.boxed())),
+            };
+            async move { Ok::<_, BoxError>(Response::new(body)) }
+        }));
+        let ask = |request: http::request::Builder| server.clone().oneshot(request.body(Body::empty()).unwrap());
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/n/leases/here";
+        let mut open = Vec::new();
+        ask(Request::patch(lease)).await.unwrap();
+        for path in ["a", "b"] {
+            let watch = format!("/api/v1/{path}?&watch=true&resourceVersion=400");
+            let mut body = ask(Request::get(&watch)).await.unwrap().into_body();
+            body.frame().await.unwrap().unwrap();
+            open.push(body);
+            assert_eq!(reached.lock().unwrap().last().unwrap(), &watch);
+        }
+        assert_eq!(reached.lock().unwrap().len(), 3, "nothing else was asked");
+        *revision.lock().unwrap() = 501;
+        let answer = ask(Request::patch(lease)).await.unwrap().into_body().collect().await.unwrap().to_bytes();
+        assert!(String::from_utf8_lossy(&answer).contains("501"), "it is passed on");
+        assert!(open[0].frame().now_or_never().is_none());
+        *revision.lock().unwrap() = 450;
+        ask(Request::patch(lease)).await.unwrap();
+        for mut body in open {
+            let event = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            let WatchEvent::<DynamicObject>::Error(status) = serde_json::from_slice(&event).unwrap() else {
+                panic!("{event:?}");
+            };
+            assert!(is_rewound(&status) && status.message.contains("501"), "{status:?}");
+            assert!(body.frame().await.is_none());
+        }
+        let again = "/api/v1/a?&watch=true&resourceVersion=450";
+        let mut body = ask(Request::get(again)).await.unwrap().into_body();
+        assert!(body.frame().await.unwrap().unwrap().into_data().unwrap().starts_with(b"{\"metadata\""), "once each");
     }
 }

@@ -2,6 +2,8 @@
 //! its head may wait for the acknowledgement of the head, which the other side delays. The client's own builder leaves
 //! it on.
 
+use std::time::Duration;
+
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper_util::client::legacy::Client;
@@ -11,6 +13,9 @@ use kube::Config;
 use kube::client::{Body, ConfigExt, DynBody};
 use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
+
+/// How often a silent connection is asked whether it is dead.
+const ALIVE: Duration = Duration::from_secs(20);
 
 /// What carries requests to the API server.
 pub type Transport = BoxCloneService<Request<Body>, Response<Box<DynBody>>, BoxError>;
@@ -42,6 +47,10 @@ fn connector() -> HttpConnector {
     // TLS comes on top of it.
     connector.enforce_http(false);
     connector.set_nodelay(true);
+    // A watch may be silent for long, and its connection dead meanwhile.
+    connector.set_keepalive(Some(ALIVE));
+    connector.set_keepalive_interval(Some(ALIVE));
+    connector.set_keepalive_retries(Some(3));
     connector
 }
 

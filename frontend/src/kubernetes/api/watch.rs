@@ -17,9 +17,8 @@ use super::instrument;
 use super::rewound::is_rewound;
 use crate::readiness::Readiness;
 
-/// How long the API server keeps a watch open, in seconds. It may stay silent all that time, so a dead connection is
-/// noticed only at the end of it.
-pub const OPEN: u32 = 120;
+/// How long the API server keeps a watch open, in seconds. Every end of one costs requests of every agent.
+pub const OPEN: u32 = 3600;
 
 /// The settings of every watch.
 pub fn config() -> Config {

@@ -61,12 +61,14 @@ pub fn watch<K: Labelled>(
 async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watched<K>>) {
     let mut before = None;
     while !sender.is_closed() {
-        let (mode, mut review) = current_mode::<K>(&client, &scope, before).await;
+        let (mode, mut review) = current_mode::<K>(&client, &scope, before, false).await;
         if before != Some(mode) {
             announce::<K>(mode);
         }
         before = Some(mode);
         let mut events = events::<K>(&client, &scope, mode);
+        // A watch that works shows that the kind is known.
+        let mut is_known = mode != WatchMode::Unknown;
         let mut unlabelled = Schedule::default();
         // The search may read many pages of other drivers' objects: events do not wait for it.
         let mut finding: Option<BoxFuture<'_, Found<K>>> = None;
@@ -76,7 +78,7 @@ async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watc
                     let Some(event) = event else { break };
                     match &event {
                         Ok(Event::InitDone) => unlabelled.watch_restarted(),
-                        Err(error) if is_unknown(error) => review = Instant::now(),
+                        Err(error) if is_unknown(error) => (review, is_known) = (Instant::now(), false),
                         _ => {}
                     }
                     if sender.send(event).await.is_err() {
@@ -84,7 +86,7 @@ async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watc
                     }
                 }
                 () = sleep_until(review) => {
-                    let (now, next_review) = current_mode::<K>(&client, &scope, before).await;
+                    let (now, next_review) = current_mode::<K>(&client, &scope, before, is_known).await;
                     if now != mode {
                         break;
                     }
@@ -116,16 +118,26 @@ async fn finished<K>(finding: &mut Option<BoxFuture<'_, Found<K>>>) -> Found<K> 
 }
 
 /// The mode to watch in, and when to review it. Without an answer from the API server it stays as it was `before`.
-async fn current_mode<K: Labelled>(client: &Client, scope: &Scope, before: Option<WatchMode>) -> (WatchMode, Instant) {
-    let (mode, pause) = mode_now::<K>(client, scope).await.unwrap_or_else(|failure| {
+async fn current_mode<K: Labelled>(
+    client: &Client,
+    scope: &Scope,
+    before: Option<WatchMode>,
+    is_known: bool,
+) -> (WatchMode, Instant) {
+    let (mode, pause) = mode_now::<K>(client, scope, is_known).await.unwrap_or_else(|failure| {
         warn!("{failure}");
         (before.unwrap_or(WatchMode::Everything), AFTER_FAILURE)
     });
     (mode, Instant::now() + pause + jitter(pause))
 }
 
-async fn mode_now<K: Labelled>(client: &Client, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
-    match K::is_known(client).await? {
+async fn mode_now<K: Labelled>(
+    client: &Client,
+    scope: &Scope,
+    is_known: bool,
+) -> Result<(WatchMode, Duration), Failure> {
+    let known = if is_known { Ok(()) } else { K::is_known(client).await? };
+    match known {
         Ok(()) => watch_mode(client, K::POLICY, scope).await,
         Err(pause) => Ok((WatchMode::Unknown, pause)),
     }
