@@ -211,6 +211,23 @@ async fn another_object_that_needs_the_snapshot_keeps_it() {
 }
 
 #[tokio::test]
+async fn what_a_status_says_deletes_nothing_else() {
+    let helper = helper(Act::Answer);
+    let (api, _) = failing_at(&helper, usize::MAX - 1).await;
+    let mut forged = released(content());
+    forged["status"] = json!({ "readyToUse": true, "snapshotHandle": "snapshot-2" });
+    api.contents().put(forged);
+    agent(&helper, &api);
+    until("letting it go", || api.contents().get("snapcontent-1").is_none()).await;
+    let deleted = |request: &Request| match request {
+        Request::DeleteSnapshot { snapshot } => Some(snapshot.to_string()),
+        _ => None,
+    };
+    let deleted: Vec<_> = helper.seen.lock().unwrap().iter().filter_map(deleted).collect();
+    assert_eq!(deleted, ["snapshot-1"], "the other is another object's");
+}
+
+#[tokio::test]
 async fn without_the_kind_nothing_is_said() {
     let helper = helper(Act::Answer);
     let api = MockApi::start(helper.directory(), Vec::new(), |_, _| None).await;

@@ -212,7 +212,7 @@ async fn what_cannot_be_a_copy_is_refused() {
     refused(block(None).await, Code::InvalidArgument, "names neither");
     refused(block(snapshot_source("")).await, Code::InvalidArgument, "snapshot_id is missing");
     let small = create(&plugin, copied("copy", snapshot_source("snap-1"), 4 << 20)).await;
-    refused(small, Code::OutOfRange, "at least the size of its source");
+    refused(small, Code::OutOfRange, "request at least as much");
     refused(block(volume_source("image")).await, Code::InvalidArgument, "a directory volume");
     let as_filesystem = create(&plugin, restored("copy", snapshot_source("snap-1"))).await;
     refused(as_filesystem, Code::InvalidArgument, "a block volume");

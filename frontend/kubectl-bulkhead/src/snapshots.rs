@@ -165,7 +165,7 @@ mod tests {
                           "labels": { "bulkhead.csi.local/node": "here" } },
             "spec": { "driver": "bulkhead.csi.local", "deletionPolicy": "Delete", "source": { "volumeHandle": "pvc-1" },
                       "volumeSnapshotRef": { "namespace": "shop", "name": "monday", "uid": "1" } },
-            "status": { "readyToUse": true, "restoreSize": 1 << 30 },
+            "status": { "readyToUse": true, "snapshotHandle": "snapshot-1", "restoreSize": 1 << 30 },
         });
         for (key, value) in changes.as_object().unwrap() {
             content[key] = value.clone();

@@ -12,7 +12,7 @@ use super::names::{
     CONTENT_FINALIZER, MANAGED_BY_NODE, SNAPSHOT_BEING_CREATED, SNAPSHOT_BEING_DELETED, SNAPSHOT_GROUP,
     SNAPSHOT_GROUP_HANDLE,
 };
-use crate::volumes::{Mode, Place};
+use crate::volumes::{Mode, Place, identify};
 
 /// The object, as far as it is read. The API group is not one of Kubernetes itself, and may be absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -22,7 +22,8 @@ pub struct VolumeSnapshotContent {
     pub metadata: ObjectMeta,
     /// What it is.
     pub spec: ContentSpec,
-    /// What its driver has said about it; missing until then.
+    /// What has been said about it; missing until then. Whoever has the token of some agent may have said it: nothing is
+    /// deleted or copied because of it.
     pub status: Option<ContentStatus>,
 }
 
@@ -66,7 +67,7 @@ pub struct SnapshotReference {
     pub uid: Option<String>,
 }
 
-/// What a driver has said about a snapshot.
+/// What was said about a snapshot.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(crate = "k8s_openapi::serde", rename_all = "camelCase", default)]
 pub struct ContentStatus {
@@ -80,8 +81,6 @@ pub struct ContentStatus {
     pub restore_size: Option<i64>,
     /// Why the last attempt has failed, if it has.
     pub error: Option<ContentError>,
-    /// The driver's name for the group of snapshots that it is one of.
-    pub volume_group_snapshot_handle: Option<String>,
 }
 
 /// Why an attempt has failed.
@@ -152,18 +151,31 @@ impl VolumeSnapshotContent {
         self.spec.volume_snapshot_ref.uid.as_deref().filter(|uid| !uid.is_empty())
     }
 
-    /// The driver's name for the snapshot, wherever it says so: also that of one which has yet to be taken.
+    /// The driver's name for the snapshot, also for one that has yet to be taken. It follows from the specification, which
+    /// no agent can change.
     pub fn handle(&self) -> Option<String> {
-        let said = self.status.as_ref().and_then(|status| status.snapshot_handle.clone());
-        said.or_else(|| match self.source()? {
+        match self.source()? {
             Source::Snapshot(snapshot) => Some(snapshot.to_owned()),
-            Source::Volume(_) => Some(snapshot_name(self.snapshot_uid()?)),
-        })
+            Source::Volume(_) => {
+                let (id, _) = identify(&snapshot_name(self.snapshot_uid()?)).ok()?;
+                Some(id.to_string())
+            }
+        }
     }
 
-    /// Returns whether volumes can be made from it.
+    /// Returns whether volumes can be made from it, as was said of the snapshot with its own handle.
     pub fn is_ready(&self) -> bool {
+        self.is_said_to_be_ready() && self.said_handle() == self.handle().as_deref()
+    }
+
+    /// Returns whether volumes can be made from it, as was said of whatever snapshot.
+    pub fn is_said_to_be_ready(&self) -> bool {
         self.status.as_ref().and_then(|status| status.ready_to_use) == Some(true)
+    }
+
+    /// The handle that its status has.
+    pub fn said_handle(&self) -> Option<&str> {
+        self.status.as_ref()?.snapshot_handle.as_deref()
     }
 
     /// Returns what was last said to have failed.
@@ -174,7 +186,6 @@ impl VolumeSnapshotContent {
     /// Returns whether it is one of a group of snapshots that were taken together. Nobody takes such groups here.
     pub fn is_of_group(&self) -> bool {
         self.annotations().contains_key(SNAPSHOT_GROUP_HANDLE)
-            || self.status.as_ref().is_some_and(|status| status.volume_group_snapshot_handle.is_some())
     }
 
     /// Returns whether the snapshot is deleted along with it.
@@ -243,10 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_has_a_name_before_it_is_taken() {
-        assert_eq!(content(json!({})).handle().as_deref(), Some("snapshot-1"));
-        let said = content(json!({ "status": { "snapshotHandle": "other" } }));
-        assert_eq!(said.handle().as_deref(), Some("other"));
+    fn a_snapshot_has_the_name_that_its_specification_gives_it() {
+        assert_eq!(content(json!({})).handle().as_deref(), Some("snapshot-1"), "before it is taken");
+        let said = |handle: &str| content(json!({ "status": { "snapshotHandle": handle, "readyToUse": true } }));
+        assert!(said("snapshot-1").is_ready());
+        let forged = said("snapshot-2");
+        assert_eq!((forged.handle().as_deref(), forged.is_ready()), (Some("snapshot-1"), false));
         let by_hand = json!({ "driver": "bulkhead.csi.local", "source": { "snapshotHandle": "kept" },
                               "volumeSnapshotRef": { "namespace": "shop", "name": "monday" } });
         let by_hand = content(json!({ "spec": by_hand }));

@@ -81,7 +81,7 @@ impl SizeRange {
         let size = range.choose(minimum)?;
         if size < source {
             return Err(Fault::out_of_range(format!(
-                "the source has {source} bytes, more than the {size} that are requested: a copy has at least the size of its source"
+                "the source has {source} bytes, more than the {size} that are requested: request at least as much"
             )));
         }
         Ok(size)

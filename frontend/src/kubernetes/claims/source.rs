@@ -122,20 +122,19 @@ pub fn check_snapshot(
             "VolumeSnapshot {name} is of another driver, {other}: use one of its classes"
         )));
     }
-    let status = content.status.as_ref();
-    if status.is_none_or(|status| status.snapshot_handle.is_none()) {
+    if !content.is_ready() {
         return Err(Failure::NotYet(format!("VolumeSnapshot {name} is not ready to be used yet")));
     }
     // An annotation permits it with other drivers. Here what a pod has written to a device would be mounted by the kernel.
-    if let Some(mode) = content.mode().filter(|mode| *mode != claim::mode(claim)) {
-        return Err(Failure::Refused(format!(
+    match content.mode().filter(|mode| *mode != claim::mode(claim)) {
+        Some(mode) => Err(Failure::Refused(format!(
             "VolumeSnapshot {name} is of a {} volume, and so is every copy of it: set the claim's volumeMode to {}",
             mode.as_str(),
             as_in_claim(mode)
-        )));
+        ))),
+        // Its size is known where it is.
+        None => Ok(()),
     }
-    let size = status.and_then(|status| status.restore_size).and_then(|size| u64::try_from(size).ok());
-    check_size(claim, &format!("VolumeSnapshot {name}"), size)
 }
 
 /// Checks that `claim` can begin as a copy of the volume of `source`, whose object is `object`.

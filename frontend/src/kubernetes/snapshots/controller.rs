@@ -7,8 +7,7 @@ use kube::ResourceExt;
 
 use super::attempt::remaining_pause;
 use super::decision::{Step, decide};
-use super::{adoption, release, taking};
-use crate::kubernetes::api::backoff::jitter;
+use super::{adoption, release, taking, unheld};
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
@@ -41,10 +40,7 @@ impl Controller for ContentController {
             Some(_) if !self.is_labelled(&content) => adoption::label(context, &content).await?,
             Some(_) => return self.serve(&content).await,
             None if adoption::adopt(context, &content).await? => {}
-            None => {
-                let pause = context.intervals.unknown_volume;
-                return Ok(Action::requeue(pause + jitter(pause)));
-            }
+            None => return unheld::serve(context, &content).await,
         }
         // The watch reports it with its label.
         Ok(Action::await_change())
@@ -69,7 +65,7 @@ impl ContentController {
         let reason = match &step {
             Step::Ignore | Step::Settle => None,
             Step::Take { .. } => Some(Reason::SnapshotCreationFailed),
-            Step::Describe(_) => Some(Reason::SnapshotContentCheckandUpdateFailed),
+            Step::Describe { .. } => Some(Reason::SnapshotContentCheckandUpdateFailed),
             Step::Release { .. } => Some(Reason::SnapshotDeleteError),
         };
         if let Some(pause) = reason.and_then(|reason| remaining_pause(context, content, reason)) {
@@ -79,7 +75,7 @@ impl ContentController {
             Step::Ignore => Ok(()),
             Step::Settle => taking::settle(context, content).await,
             Step::Take { volume, name } => taking::take(context, content, volume, &name).await,
-            Step::Describe(handle) => taking::describe(context, content, handle).await,
+            Step::Describe { snapshot } => taking::describe(context, content, &snapshot).await,
             Step::Release { snapshot } => release::release(context, content, snapshot.as_deref()).await,
         }
         .map(|()| Action::await_change())

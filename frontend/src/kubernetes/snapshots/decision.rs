@@ -14,8 +14,11 @@ pub enum Step<'a> {
         /// The name.
         name: String,
     },
-    /// It says what is known of the snapshot that somebody has named.
-    Describe(&'a str),
+    /// It says what is known of the snapshot with this id, which exists if what somebody has written is right.
+    Describe {
+        /// The snapshot's id.
+        snapshot: String,
+    },
     /// It says that nothing is in progress any more.
     Settle,
     /// It lets the object go, once this snapshot is deleted if there is one to delete.
@@ -45,10 +48,14 @@ pub fn decide(content: &VolumeSnapshotContent) -> Step<'_> {
         return if content.is_being_created() { Step::Settle } else { Step::Ignore };
     }
     match source {
-        Source::Snapshot(snapshot) if !content.is_being_deleted() => Step::Describe(snapshot),
+        Source::Snapshot(snapshot) if !content.is_being_deleted() => Step::Describe { snapshot: snapshot.to_owned() },
         // Without the finalizer, the object could vanish while the snapshot is taken, and nobody would know of it. The
         // snapshot controller adds it, and that is reported.
         Source::Volume(volume) if content.has_finalizer() => match content.snapshot_uid() {
+            // It says of another snapshot that it is ready.
+            Some(_) if content.is_said_to_be_ready() && !content.is_being_deleted() => {
+                content.handle().map_or(Step::Ignore, |snapshot| Step::Describe { snapshot })
+            }
             // One that is going gets none, unless that has begun: then what has become of it has to be found out.
             Some(uid) if !content.is_being_deleted() || content.is_being_created() => {
                 Step::Take { volume, name: snapshot_name(uid) }
@@ -120,10 +127,12 @@ mod tests {
         // Also one of which nothing was ever said: it may exist nevertheless.
         assert_eq!(decided(going(json!({ DELETED: "yes" }))), release("snapshot-1"));
         assert_eq!(decided(going(json!({ DELETED: "yes", CREATED: "yes" }))), release("snapshot-1"));
-        let mut said = going(json!({ DELETED: "yes" }));
-        said["status"] = json!({ "readyToUse": true, "snapshotHandle": "snapshot-2" });
-        assert_eq!(decided(said), release("snapshot-2"));
-        let released = json!({ "metadata": { "annotations": { DELETED: "yes" } }, "status": { "readyToUse": true } });
+        let mut forged = going(json!({ DELETED: "yes" }));
+        forged["status"] =
+            json!({ "readyToUse": true, "snapshotHandle": "snapshot-2", "volumeGroupSnapshotHandle": "g" });
+        assert_eq!(decided(forged), release("snapshot-1"), "whatever is said about it");
+        let ready = json!({ "readyToUse": true, "snapshotHandle": "snapshot-1" });
+        let released = json!({ "metadata": { "annotations": { DELETED: "yes" } }, "status": ready });
         assert_eq!(decided(released), Step::Ignore, "it is to be kept");
         assert_eq!(decided(by_hand(going(json!({ DELETED: "yes" })), Some("1"))), release("kept"));
         assert_eq!(decided(by_hand(going(json!(null)), None)), release("kept"), "nobody refers to it");
@@ -144,8 +153,12 @@ mod tests {
 
     #[test]
     fn what_somebody_has_named_is_looked_for() {
-        assert_eq!(decided(by_hand(json!({}), None)), Step::Describe("kept"));
-        assert_eq!(decided(by_hand(json!({}), Some("1"))), Step::Describe("kept"));
+        let describe = |name: &str| Step::Describe { snapshot: name.to_owned() };
+        assert_eq!(decided(by_hand(json!({}), None)), describe("kept"));
+        assert_eq!(decided(by_hand(json!({}), Some("1"))), describe("kept"));
+        let forged = json!({ "status": { "readyToUse": true, "snapshotHandle": "snapshot-2" } });
+        assert_eq!(decided(forged.clone()), describe("snapshot-1"));
+        assert_eq!(decided(by_hand(forged, Some("1"))), describe("kept"));
         let group =
             json!({ "metadata": { "annotations": { "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle": "g" } } });
         assert_eq!(decided(group), Step::Ignore, "nobody takes groups here");

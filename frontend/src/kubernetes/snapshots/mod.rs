@@ -6,6 +6,7 @@
 //! From top to bottom, each importing only from those below it:
 //!
 //! - [`controller`]: what an object needs, whatever state it is in
+//! - `unheld`: saying that no node has it, and letting it go
 //! - `adoption`: taking an object that no node has yet
 //! - `taking`: takes a snapshot, or says what is known of one that exists
 //! - `release`: deletes a snapshot, and lets its object go
@@ -24,5 +25,6 @@ mod release;
 mod scope;
 mod status;
 mod taking;
+mod unheld;
 mod watch;
 mod write;

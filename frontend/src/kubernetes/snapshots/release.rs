@@ -24,7 +24,7 @@ pub async fn release(context: &Context, content: &VolumeSnapshotContent, handle:
             return Err(report(context, content, Reason::SnapshotDeleteError, failure));
         }
         // Others may hold the object for a while.
-        if content.status.as_ref().is_some_and(|status| status.snapshot_handle.is_some()) {
+        if content.said_handle().is_some() {
             last = match write::status(context, content, status::deleted()).await {
                 Err(failure) if failure.is_not_found() => return Ok(()),
                 patched => patched?,

@@ -36,7 +36,7 @@ pub async fn take(context: &Context, content: &VolumeSnapshotContent, volume: &s
     }
 }
 
-/// Says what is known of the snapshot called `handle`, which somebody else has taken.
+/// Says what is known of the snapshot called `handle`, which somebody says has been taken.
 ///
 /// # Errors
 /// When there is none on this node; the object says so.

@@ -18,6 +18,7 @@ const SPECIFICATION: &str = "an agent may not change a snapshot's specification 
 const LABEL: &str = "an agent may change no label of a snapshot except the node's";
 const ANNOTATION: &str =
     "an agent may change no annotation of a snapshot except the one that says that it is being created";
+const NAME: &str = "an agent may give a snapshot no other name than its specification";
 const FINALIZERS: &str = "an agent may remove no finalizer of a snapshot except the one that awaits its deletion";
 
 cases! {
@@ -27,6 +28,7 @@ cases! {
     another_nodes_snapshot_is_left_alone: Bare,
     another_drivers_snapshot_is_left_alone: Bare,
     nothing_but_what_became_of_it_is_written: Bare,
+    a_snapshot_has_the_name_that_its_specification_gives_it: Bare,
     snapshots_are_neither_made_nor_deleted: Bare,
     snapshots_are_labelled_in_the_same_write: Bare + Recent,
 }
@@ -101,6 +103,13 @@ fn a_snapshot_that_no_node_has_is_taken(cluster: &mut Cluster) -> Result<()> {
             rights.agent.patch(&status, Patch::Merge, &ready()).refused_by(POLICY, OF_NODE)?;
             rights.agent.patch(&path, Patch::Merge, &labels(&rights.there)).refused_by(POLICY, OF_NODE)?;
             rights.unbound.patch(&path, Patch::Merge, &labels("")).refused_by(POLICY, UNBOUND)?;
+            // That no node has it, any node may say.
+            let failed = json!({ "status": { "readyToUse": false, "error": { "message": "no node has it" } } });
+            rights.agent.patch(&status, Patch::Merge, &failed).granted()?;
+            rights.other.patch(&status, Patch::Merge, &failed).granted()?;
+            rights.unbound.patch(&status, Patch::Merge, &failed).refused_by(POLICY, UNBOUND)?;
+            let with_name = json!({ "status": { "readyToUse": false, "snapshotHandle": "snapshot-1" } });
+            rights.agent.patch(&status, Patch::Merge, &with_name).refused_by(POLICY, OF_NODE)?;
             rights.agent.patch(&path, Patch::Merge, &labels(&rights.here)).granted()?;
             rights.other.patch(&path, Patch::Merge, &labels(&rights.there)).refused_by(POLICY, OF_NODE)?;
             rights.agent.patch(&path, Patch::Merge, &labels(&rights.there)).refused_by(POLICY, OF_NODE)?;
@@ -190,6 +199,29 @@ fn nothing_but_what_became_of_it_is_written(cluster: &mut Cluster) -> Result<()>
         }
         let own = json!({ "metadata": { "finalizers": ["example.com/mine"] } });
         rights.agent.patch(&path, Patch::Merge, &own).granted().map(drop)
+    })
+}
+
+fn a_snapshot_has_the_name_that_its_specification_gives_it(cluster: &mut Cluster) -> Result<()> {
+    with_contents(cluster, |rights| {
+        let owner = json!({ MANAGED_BY: rights.here });
+        let taken = make(rights, "taken", owner.clone())?;
+        let named = make_with(rights, "named", |content| {
+            content["spec"]["source"] = json!({ "snapshotHandle": "kept" });
+            content["metadata"]["labels"] = owner;
+        })?;
+        let name = |handle: &str| json!({ "status": { "readyToUse": true, "snapshotHandle": handle } });
+        for (path, own) in [(&taken, "snapshot-1"), (&named, "kept")] {
+            let status = format!("{path}/status");
+            rights.agent.patch(&status, Patch::Merge, &name("snapshot-2")).refused_by(POLICY, NAME)?;
+            rights.agent.patch(&status, Patch::Merge, &name(own)).granted()?;
+            // What somebody else has written does not keep an agent from its work.
+            rights.administrator.patch(&status, Patch::Merge, &name("snapshot-2")).granted()?;
+            rights.agent.patch(path, Patch::Merge, &annotate(json!("yes"))).granted()?;
+            rights.agent.patch(&status, Patch::Merge, &name("snapshot-3")).refused_by(POLICY, NAME)?;
+            rights.agent.patch(&status, Patch::Merge, &name(own)).granted()?;
+        }
+        Ok(())
     })
 }
 

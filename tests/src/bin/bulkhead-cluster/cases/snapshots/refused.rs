@@ -14,6 +14,7 @@ cases! {
     a_class_that_names_a_secret_takes_none,
     a_volume_that_cannot_be_copied_says_so,
     copies_that_cannot_be_made_say_so,
+    a_snapshot_that_no_node_has_is_told_and_can_be_deleted: Bare,
 }
 
 fn a_class_that_names_a_secret_takes_none(cluster: &mut Cluster) -> Result<()> {
@@ -84,4 +85,22 @@ fn copies_that_cannot_be_made_say_so(cluster: &mut Cluster) -> Result<()> {
     }
     ensure!(cluster.agents[0].volumes()?.len() == 2, "{:?}", cluster.agents[0].volumes()?);
     cluster.delete_snapshot("monday")
+}
+
+fn a_snapshot_that_no_node_has_is_told_and_can_be_deleted(cluster: &mut Cluster) -> Result<()> {
+    cluster.add_hurried_agent()?;
+    let name = format!("{}-nobodys", cluster.namespace);
+    let by_hand = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "metadata": { "name": name },
+        "spec": {
+            "driver": "bulkhead.csi.local", "deletionPolicy": "Delete", "source": { "snapshotHandle": "nobodys" },
+            "volumeSnapshotRef": { "namespace": cluster.namespace, "name": "nobodys" },
+        },
+    });
+    cluster.ask("POST", CONTENTS, Some(&by_hand))?;
+    cluster.snapshot_of("nobodys", &json!({ "source": { "volumeSnapshotContentName": name } }))?;
+    cluster.snapshot_failed("nobodys", "no node has snapshot nobodys")?;
+    cluster.event(&name, "SnapshotContentCheckandUpdateFailed", "no node has snapshot nobodys")?;
+    cluster.delete_snapshot("nobodys")?;
+    cluster.is_gone(&format!("{CONTENTS}/{name}"))
 }
