@@ -15,6 +15,8 @@ pub const CLAIM: &str = "claim";
 pub const CLAIM_UID: &str = "claim-uid";
 /// The name of the PersistentVolume.
 pub const OBJECT: &str = "pv";
+/// The uid of the PersistentVolume.
+pub const OBJECT_UID: &str = "pv-uid";
 /// The storage class.
 pub const CLASS: &str = "class";
 /// The access modes, separated by commas.

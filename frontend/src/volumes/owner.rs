@@ -26,17 +26,11 @@ impl Volumes {
         Ok(self.helper.owner(volume).await?)
     }
 
-    /// Records on `volume` whose it is, unless that is what is recorded already.
+    /// Records on `volume` whose it is.
     ///
     /// # Errors
     /// As [`Self::owner`].
     pub async fn record_owner(&self, volume: VolumeId, owner: OwnerRecord) -> Result<(), Fault> {
-        match self.owner(&volume).await {
-            Ok(owned) if owned.owner.as_ref() == Some(&owner) => return Ok(()),
-            // What cannot be read is replaced.
-            Err(fault) if !fault.is_io() => return Err(fault),
-            _ => {}
-        }
         let _guard = self.in_flight.enter(&volume).await?;
         Ok(self.helper.done(Request::SetOwner { volume, owner }).await?)
     }

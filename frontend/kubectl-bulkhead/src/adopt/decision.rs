@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bulkhead_model::exported::Exported;
 use bulkhead_model::objects::persistent_volume::Description;
-use bulkhead_model::owner::{ATTRIBUTES, CLAIM, CLAIM_UID, CLASS, FILESYSTEM, MODES, MOUNT_OPTIONS, OBJECT};
+use bulkhead_model::owner::{ATTRIBUTES, CLAIM, CLASS, FILESYSTEM, MODES, MOUNT_OPTIONS, OBJECT};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::cluster::Volume;
@@ -128,14 +128,6 @@ impl Facts {
             let why = if found.problem.is_empty() { "nothing is noted on it" } else { &found.problem };
             skip(format!("nobody knows whose it is ({why}): say so with --claim NAMESPACE/NAME {}", found.volume))
         })?;
-        let of_id = found.volume.strip_prefix("pvc-").filter(|_| wishes.claim.is_none());
-        if let (Some(own), Some(recorded)) = (of_id, recorded(CLAIM_UID))
-            && own != recorded
-        {
-            return Err(Decision::Conflict(format!(
-                "the note on it is about the claim with uid {recorded}, and its id is not: say whose it is with --claim"
-            )));
-        }
         let Some((namespace, name)) = claim.split_once('/') else {
             return Err(skip(format!("{claim:?}, which is noted on it, is no claim: say whose it is with --claim")));
         };
@@ -273,6 +265,15 @@ mod tests {
         let Description { name, handle, modes, claim, policy, mount_options, .. } = plan.description;
         assert_eq!((name.as_str(), handle.as_str(), policy.as_str()), ("pvc-1.a", "pvc-1", "Retain"));
         assert_eq!((claim.uid, modes.unwrap().len(), mount_options.unwrap()), (None, 2, vec!["noatime".to_owned()]));
+    }
+
+    #[test]
+    fn a_volume_that_was_given_to_another_claim_comes_back_to_that() {
+        let mut found = found();
+        found.volume = "pvc-0".to_owned();
+        found.owner.as_mut().unwrap().insert("claim-uid".to_owned(), "1".to_owned());
+        let plan = planned(facts().decide(&found, "a", &Wishes::default()));
+        assert_eq!((plan.claim.as_str(), plan.description.handle.as_str()), ("shop/data", "pvc-0"));
     }
 
     #[test]

@@ -164,6 +164,15 @@ pub fn claim_reference(object: &PersistentVolume) -> Option<ObjectRef<Persistent
     Some(claim)
 }
 
+/// Returns whether it is called, and names its volume, as the policies demand of an object that an agent makes at `place`:
+/// after its claim. Whoever has the agent's token may have made it. One of another form was made, or given to another
+/// claim, by somebody else.
+pub fn is_of_agents_form(object: &PersistentVolume, place: &Place) -> bool {
+    let Some(uid) = claim_uid(object) else { return false };
+    let volume = format!("pvc-{uid}");
+    volume_handle(object) == Some(&volume) && object.metadata.name == Some(name_of(&volume, place))
+}
+
 /// The driver, volume and claim that it ties together. Two objects that agree in these are interchangeable.
 pub fn binding(object: &PersistentVolume) -> Option<(&str, &str, Option<&str>)> {
     let spec = object.spec.as_ref()?;
@@ -290,6 +299,20 @@ mod tests {
         assert_eq!(named(&|object| *object.pointer_mut(values).unwrap() = json!(["here", "there"])), own);
         assert_eq!(named(&|object| *object.pointer_mut(values).unwrap() = json!(["there"])), None);
         assert_eq!(named(&|object| object["spec"]["csi"]["driver"] = json!("other.example.com")), None);
+    }
+
+    #[test]
+    fn what_an_agent_may_make_is_told_from_what_others_have_made() {
+        let made = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut object = described("Filesystem");
+            change(&mut object);
+            is_of_agents_form(&serde_json::from_value(object).unwrap(), &place())
+        };
+        assert!(made(&|_| {}));
+        assert!(!made(&|object| object["spec"]["claimRef"]["uid"] = json!("2")), "it was given to another claim");
+        assert!(!made(&|object| object["spec"]["claimRef"]["uid"] = json!(null)));
+        assert!(!made(&|object| object["metadata"]["name"] = json!("pvc-1")));
+        assert!(!made(&|object| object["spec"]["csi"]["volumeHandle"] = json!("pvc-2")));
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl FirstLists {
         self.0.send_if_modified(|missing| missing.remove(resource));
     }
 
+    /// Returns whether the list of `resource` is complete.
+    pub fn is_complete(&self, resource: &str) -> bool {
+        !self.0.borrow().contains(resource)
+    }
+
     /// Waits until those of all `resources` are complete.
     pub async fn are_complete(&self, resources: &[&str]) {
         let is_missing = |missing: &BTreeSet<String>| resources.iter().any(|resource| missing.contains(*resource));

@@ -1,7 +1,9 @@
-//! Which claims concern an agent: those of its driver that have its node selected, or no node yet.
+//! Which claims concern an agent: those of its driver that have its node selected, or no node yet, and those that are bound
+//! to a volume of its node, to which it gives its label.
 
 use bulkhead_model::objects::claim;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
 
@@ -14,7 +16,13 @@ pub fn without_contents(partial: PartialObjectMeta<PersistentVolumeClaim>) -> Pe
 
 /// Returns whether `claim` concerns the agent of `scope`.
 pub fn includes(scope: &Scope, claim: &PersistentVolumeClaim) -> bool {
-    is_of_driver(scope, claim) && claim::selected_node(claim).is_none_or(|node| node == scope.node)
+    let is_for_node = claim::selected_node(claim).is_none_or(|node| node == scope.node);
+    is_of_driver(scope, claim) && is_for_node || is_bound_here(scope, claim)
+}
+
+fn is_bound_here(scope: &Scope, claim: &PersistentVolumeClaim) -> bool {
+    let label = claim.labels().get(scope.place.key());
+    claim::is_bound(claim) && label.is_some_and(|label| label == scope.place.value())
 }
 
 /// Returns what remains of an event about all claims once those that do not concern the agent are left out.
@@ -75,6 +83,19 @@ mod tests {
         assert!(is_included("bulkhead.csi.local", None));
         assert!(!is_included("bulkhead.csi.local", Some("there")));
         assert!(!is_included("other.example.com", Some("here")));
+    }
+
+    #[test]
+    fn a_claim_that_others_have_bound_to_a_volume_of_this_node_has_its_label() {
+        let is_included = |node: &str, bound: serde_json::Value| {
+            let labels = json!({ "bulkhead.csi.local/node": node });
+            let partial = json!({ "metadata": { "name": "data", "labels": labels, "annotations": bound } });
+            includes(&scope(), &without_contents(serde_json::from_value(partial).unwrap()))
+        };
+        let bound = || json!({ "pv.kubernetes.io/bind-completed": "yes" });
+        assert!(is_included("here", bound()));
+        assert!(!is_included("there", bound()));
+        assert!(!is_included("here", json!({})), "nobody has bound it");
     }
 
     #[test]

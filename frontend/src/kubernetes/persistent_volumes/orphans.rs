@@ -20,6 +20,7 @@ use kube::{Api, ResourceExt};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use super::owners::noted;
 use crate::call_id::{current, numbered};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
@@ -180,7 +181,7 @@ async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &V
 /// Returns whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim
 /// was given to another node has no note: it never had an object.
 async fn is_recorded(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
-    let recorded = match owner_of(context, volume).await {
+    let recorded = match noted(context, volume).await {
         Err(Failure::Volume(fault)) if fault.is_io() => owner::Keys::default(),
         recorded => recorded?.unwrap_or_default(),
     };
@@ -194,7 +195,7 @@ async fn is_recorded(context: &Context, object: &PersistentVolume, volume: &Volu
 /// Returns why `volume` may belong to a cluster that this one has taken the place of: there its claim may have existed.
 async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<Option<String>, Failure> {
     let Some(cluster) = context.cluster().await? else { return Ok(None) };
-    let recorded = match owner_of(context, volume).await {
+    let recorded = match noted(context, volume).await {
         // It may say so.
         Err(Failure::Volume(fault)) if fault.is_io() => {
             return Ok(Some(format!("the note on it cannot be read ({fault})")));
@@ -204,18 +205,6 @@ async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<O
     let other = recorded.get(owner::CLUSTER).filter(|recorded| *recorded != cluster);
     Ok(other
         .map(|other| format!("a note on it says that it belongs to the cluster {other}, and this one is {cluster}")))
-}
-
-/// Returns what is recorded on `volume` about whose it is, if anything that can be read is.
-async fn owner_of(context: &Context, volume: &VolumeId) -> Result<Option<owner::Keys>, Failure> {
-    if !context.volumes.keep_owners().await? {
-        return Ok(None);
-    }
-    let recorded = match context.volumes.owner(volume).await {
-        Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(None),
-        recorded => recorded?.owner,
-    };
-    Ok(recorded.and_then(|record| owner::read(record.as_str()).ok()))
 }
 
 /// Volumes that were made for claims, but belong to no claim and no PersistentVolume that the agent watches.

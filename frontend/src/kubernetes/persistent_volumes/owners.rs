@@ -1,13 +1,17 @@
-//! Records on each volume whose it is, and keeps the records true. Nothing here depends on them: they are for the day on
-//! which the objects are gone.
+//! Records on each volume whose it is, and keeps the records true. They are for the day on which the objects are gone; and
+//! an object that an agent may have made decides nothing about a volume on which something else is recorded.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_model::objects::owner;
-use bulkhead_protocol::{OwnerRecord, VolumeId};
+use bulkhead_model::objects::owner::{self, Objection};
+use bulkhead_model::owner::{Keys, read};
+use bulkhead_protocol::{ErrorKind, OwnerRecord, VolumeId};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
 use tokio::time::{Instant, sleep};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
@@ -39,7 +43,7 @@ pub async fn run(context: &Context) {
 async fn record_all(context: &Context, recorded: &mut HashMap<VolumeId, Recorded>) -> Result<(), Failure> {
     let wanted = wanted(context, context.cluster().await?);
     recorded.retain(|volume, _| wanted.contains_key(volume));
-    for (volume, record) in wanted {
+    for (volume, (object, record)) in wanted {
         let is_due = match recorded.get(&volume) {
             Some(Recorded::Is(found)) => *found != record,
             Some(Recorded::NotBefore(then)) => Instant::now() >= *then,
@@ -49,10 +53,13 @@ async fn record_all(context: &Context, recorded: &mut HashMap<VolumeId, Recorded
         if !is_due || !context.volumes.keep_owners().await? {
             continue;
         }
-        let outcome = match context.volumes.record_owner(volume.clone(), record.clone()).await {
+        let outcome = match replace(context, &volume, &object, &record).await {
             Ok(()) => Recorded::Is(record),
-            Err(fault) => {
-                debug!(%volume, "whose the volume is has not been noted: {fault}");
+            Err(failure) => {
+                match &failure {
+                    Failure::Refused(why) => warn!(%volume, object = %object.name_any(), "{why}"),
+                    failure => debug!(%volume, "whose the volume is has not been noted: {failure}"),
+                }
                 Recorded::NotBefore(Instant::now() + context.intervals.owner_again)
             }
         };
@@ -62,7 +69,78 @@ async fn record_all(context: &Context, recorded: &mut HashMap<VolumeId, Recorded
     Ok(())
 }
 
-/// Returns what is to be recorded on each volume of this node.
-fn wanted(context: &Context, cluster: Option<&str>) -> HashMap<VolumeId, OwnerRecord> {
-    context.volumes_named().filter_map(|(volume, object)| Some((volume, owner::record(&object, cluster)?))).collect()
+/// Notes on `volume` what `object` says about it now, which nobody may find out later: the object may be about to go.
+///
+/// # Errors
+/// As [`noted`], and when the note there is of another object.
+pub async fn note(context: &Context, volume: &VolumeId, object: &PersistentVolume) -> Result<(), Failure> {
+    match owner::record(object, context.cluster().await?) {
+        Some(record) if context.volumes.keep_owners().await? => replace(context, volume, object, &record).await,
+        _ => Ok(()),
+    }
+}
+
+/// Returns what is noted on `volume` about whose it is, if anything that can be read is.
+///
+/// # Errors
+/// When the helper does not say. `Io` when what is noted cannot be read.
+pub async fn noted(context: &Context, volume: &VolumeId) -> Result<Option<Keys>, Failure> {
+    if !context.volumes.keep_owners().await? {
+        return Ok(None);
+    }
+    match context.volumes.owner(volume).await {
+        Err(fault) if fault.is(ErrorKind::NotFound) => Ok(None),
+        owned => Ok(owned?.owner.and_then(|record| read(record.as_str()).ok())),
+    }
+}
+
+/// Returns why `object` may not decide about `volume`, on which `noted` is noted.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn objection(
+    context: &Context,
+    object: &PersistentVolume,
+    noted: &Keys,
+) -> Result<Option<Objection>, Failure> {
+    Ok(owner::objection(noted, object, &context.agent.place, context.cluster().await?))
+}
+
+/// Notes `record`, which `object` says, unless that is there already, or the note there is of another object.
+async fn replace(
+    context: &Context,
+    volume: &VolumeId,
+    object: &PersistentVolume,
+    record: &OwnerRecord,
+) -> Result<(), Failure> {
+    let found = match context.volumes.owner(volume).await {
+        // What cannot be read is replaced.
+        Err(fault) if fault.is_io() => None,
+        owned => owned?.owner,
+    };
+    if found.as_ref() == Some(record) {
+        return Ok(());
+    }
+    if let Some(keys) = found.and_then(|found| read(found.as_str()).ok())
+        && let Some(objection) = objection(context, object, &keys).await?
+    {
+        return Err(Failure::Refused(format!(
+            "the note on the volume stays, though this object says something else: it says that the volume {objection}"
+        )));
+    }
+    Ok(context.volumes.record_owner(volume.clone(), record.clone()).await?)
+}
+
+/// Returns what is to be recorded on each volume of this node, and the object that says so: the oldest of several that name
+/// one volume.
+fn wanted(context: &Context, cluster: Option<&str>) -> HashMap<VolumeId, (Arc<PersistentVolume>, OwnerRecord)> {
+    let mut wanted: HashMap<_, (Arc<PersistentVolume>, _)> = HashMap::new();
+    for (volume, object) in context.volumes_named() {
+        let Some(record) = owner::record(&object, cluster) else { continue };
+        let is_older = |than: &PersistentVolume| object.creation_timestamp() < than.creation_timestamp();
+        if wanted.get(&volume).is_none_or(|(other, _)| is_older(other)) {
+            wanted.insert(volume, (object, record));
+        }
+    }
+    wanted
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::names::Names;
+use super::{bound_claims, owners};
 use crate::call_id;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
@@ -72,6 +73,9 @@ impl Reclaimer {
             Err(Failure::Volume(fault)) if self.context.volumes.is_of_absent_pool(&fault) => {
                 Ok(self.await_pool(object, &fault))
             }
+            Ok(()) if persistent_volume::phase(object) == "Bound" => {
+                bound_claims::have_watched(&self.context, object).await
+            }
             settled => settled.map(|()| Action::await_change()),
         }
     }
@@ -98,7 +102,13 @@ impl Reclaimer {
                 Ok(())
             }
             (true, "Bound") if !has_finalizer && !is_being_deleted => self.add_finalizer(object).await,
-            (false, _) if has_finalizer => self.remove_finalizer(object).await,
+            (false, _) if has_finalizer => {
+                // From here on the object may go at once, and only the note then says that the volume is kept.
+                if let Err(failure) = owners::note(&self.context, volume, object).await {
+                    warn!(object = %object.name_any(), %volume, "that the volume is kept has not been noted: {failure}");
+                }
+                self.remove_finalizer(object).await
+            }
             // It was never in use, or it is unknown whether it was. The volume stays; if it was never published, it is
             // deleted as an orphan.
             (true, "Available" | "Pending" | "Failed") if has_finalizer && is_being_deleted => {
@@ -142,6 +152,17 @@ impl Reclaimer {
         Err(self.refuse(object, refusal))
     }
 
+    /// Fails if a note on the volume says that it is another's, or kept: whoever has the agent's token can make an object
+    /// for it.
+    async fn refuse_if_noted(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
+        let Some(noted) = owners::noted(&self.context, volume).await? else { return Ok(()) };
+        let Some(objection) = owners::objection(&self.context, object, &noted).await? else { return Ok(()) };
+        let refusal = format!(
+            "a note on volume {volume} says that it {objection}: it is not deleted for this object, which whoever has the agent's token may have made; set persistentVolumeReclaimPolicy of this object to Retain, and delete it; if nobody needs the volume, run `bulkheadctl volume delete {volume}` on its node"
+        );
+        Err(self.refuse(object, refusal))
+    }
+
     fn refuse(&self, object: &PersistentVolume, refusal: String) -> Failure {
         warn!(object = %object.name_any(), "{refusal}");
         self.context.events.publish(object, Reason::VolumeFailedDelete, refusal.clone());
@@ -163,16 +184,20 @@ impl Reclaimer {
     }
 
     async fn reclaim(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
-        if let Err(fault) = self.context.volumes.reclaim(volume.clone()).await {
-            if self.context.volumes.is_of_absent_pool(&fault) {
-                return Err(fault.into());
+        let deleted = async {
+            self.refuse_if_noted(object, volume).await?;
+            Ok(self.context.volumes.reclaim(volume.clone()).await?)
+        };
+        let deleted = deleted.await;
+        match &deleted {
+            Ok(()) => self.context.capacity_changed.notify_one(),
+            Err(Failure::Volume(fault)) if !self.context.volumes.is_of_absent_pool(fault) => {
+                warn!(object = %object.name_any(), "cannot delete the released volume yet: {fault}");
+                self.context.events.publish(object, Reason::VolumeFailedDelete, fault.to_string());
             }
-            warn!(object = %object.name_any(), "cannot delete the released volume yet: {fault}");
-            self.context.events.publish(object, Reason::VolumeFailedDelete, fault.to_string());
-            return Err(fault.into());
+            Err(_) => {}
         }
-        self.context.capacity_changed.notify_one();
-        Ok(())
+        deleted
     }
 
     async fn delete(&self, object: &PersistentVolume) -> Result<(), Failure> {

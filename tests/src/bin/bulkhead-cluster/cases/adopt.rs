@@ -29,6 +29,7 @@ cases! {
     a_claim_that_lost_its_volume_is_bound_again: Bare,
     a_claim_made_anew_gets_its_volume_and_another_does_not: Bare,
     a_block_volume_comes_back_from_a_file: Bare,
+    volumes_come_back_any_number_of_times: Bare,
     a_disk_in_another_node_takes_its_claims_along: Bare,
     an_orphan_of_another_cluster_is_kept,
     a_thousand_volumes_come_back: Bare + Long,
@@ -340,6 +341,59 @@ fn a_claim_made_anew_gets_its_volume_and_another_does_not(cluster: &mut Cluster)
     ensure!(fs::read_to_string(file)? == content("data"), "the data is not what it was");
     grows(cluster, "data")?;
     let_go(cluster)
+}
+
+/// Etcd is lost three times. In between one volume is given to another claim, as a volume populator or the restore of a
+/// backup does.
+fn volumes_come_back_any_number_of_times(cluster: &mut Cluster) -> Result<()> {
+    let class = agent(cluster)?;
+    reachable(cluster)?;
+    let (stays, stays_file) = filled(cluster, "stays", &class)?;
+    let (moves, moves_file) = filled(cluster, "moves-0", &class)?;
+    for round in 0..3 {
+        let (before, after) = (format!("moves-{round}"), format!("moves-{}", round + 1));
+        noted_for(cluster, &stays, "stays")?;
+        noted_for(cluster, &moves, &before)?;
+        let object = object_of(&moves, &cluster.node());
+        cluster.patch_volume(&object, &json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } }))?;
+        forget_claim(cluster, &before)?;
+        cluster.patch_volume(&object, &json!({ "spec": { "claimRef": null } }))?;
+        let mut next = claim(&after, &class, "8Mi");
+        next["spec"]["volumeName"] = json!(object);
+        cluster.create_claim(&next)?;
+        cluster.bound(&after)?;
+        noted_for(cluster, &moves, &after)?;
+        for (volume, claim) in [(&stays, "stays"), (&moves, after.as_str())] {
+            forget_volume(cluster, volume)?;
+            forget_claim(cluster, claim)?;
+        }
+        let done = adopt(cluster, &["--apply", "--with-claims"])?;
+        is_in_state(&done, &stays, "adopted")?;
+        is_in_state(&done, &moves, "adopted")?;
+        for claim in ["stays", &after] {
+            cluster.bound(claim)?;
+        }
+    }
+    for (name, file) in [("stays", &stays_file), ("moves-0", &moves_file)] {
+        ensure!(fs::read_to_string(file)? == content(name), "the data of {name} is not what it was");
+    }
+    let_go(cluster)
+}
+
+/// Waits until the note on a volume is about that claim as it is now.
+fn noted_for(cluster: &Cluster, volume: &str, claim: &str) -> Result<()> {
+    let uid = cluster.access.run(cluster.claims().get(claim))?.metadata.uid;
+    cluster.access.wait(cluster.patience(), "whose the volume is to be noted", || {
+        let (_, page) = monitoring::get(&cluster.agents[0].rig, "/volumes/owners")?;
+        let page: Value = serde_json::from_str(&page).with_context(|| page.clone())?;
+        let found = page["volumes"].as_array().context("no volumes")?;
+        let owner = &found.iter().find(|one| one["volume"] == volume).context("no such volume")?["owner"];
+        ensure!(
+            owner["claim"] == format!("{}/{claim}", cluster.namespace) && owner["claim-uid"] == json!(uid),
+            "{owner}"
+        );
+        Ok(())
+    })
 }
 
 fn a_disk_in_another_node_takes_its_claims_along(cluster: &mut Cluster) -> Result<()> {

@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, handle, on, pod, volume};
@@ -27,6 +28,7 @@ cases! {
     a_volume_that_an_object_without_the_label_names_is_kept,
     a_volume_whose_object_was_removed_by_force_keeps_its_data,
     an_agent_that_was_dead_deletes_when_it_is_back,
+    a_kept_volume_is_not_deleted_for_an_object_that_a_token_can_make,
     a_volume_that_stays_busy_is_told: Long,
 }
 
@@ -242,6 +244,53 @@ fn an_agent_that_was_dead_deletes_when_it_is_back(cluster: &mut Cluster) -> Resu
     cluster.agent().rig.start_frontend()?;
     cluster.volume_gone(&name)?;
     holds(cluster, &name, false)
+}
+
+/// Returns what is noted on the first agent's volume.
+fn note(cluster: &Cluster, name: &str) -> Result<String> {
+    let volume = bulkhead_tests::helper::volume(handle(name));
+    match cluster.agents[0].rig.helper()?.ask(&Request::Owner { volume })? {
+        Reply::Owner { owner, .. } => Ok(owner.context("nothing is noted")?.as_str().to_owned()),
+        other => bail!("{other:?}"),
+    }
+}
+
+fn a_kept_volume_is_not_deleted_for_an_object_that_a_token_can_make(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|class| class["reclaimPolicy"] = json!("Retain"))?;
+    cluster.create_claim(&on(claim("data", &class, "16Mi"), &cluster.node()))?;
+    let kept = cluster.bound("data")?;
+    let name = kept.metadata.name.clone().context("a name")?;
+    // The administrator keeps it: nothing but the note says so from then on.
+    cluster.delete_claim("data")?;
+    cluster.volume_phase(&name, "Released")?;
+    cluster.access.run(cluster.volumes().delete(&name, &DeleteParams::default()))?;
+    cluster.volume_gone(&name)?;
+    // Whoever has the agent's token makes the object that an agent would make; for anybody's claim, if it likes.
+    for namespace in ["default", cluster.namespace.as_str()] {
+        let noted = note(cluster, &name)?;
+        ensure!(noted.contains("reclaim=Retain\n"), "{noted}");
+        let mut forged = to_value(&kept)?;
+        forged["metadata"] = json!({
+            "name": name, "labels": kept.metadata.labels, "annotations": kept.metadata.annotations,
+            "finalizers": [FINALIZER],
+        });
+        forged["spec"]["persistentVolumeReclaimPolicy"] = json!("Delete");
+        forged["spec"]["claimRef"]["namespace"] = json!(namespace);
+        cluster.create_volume(&forged)?;
+        cluster.event(&name, "VolumeFailedDelete", "a note on volume")?;
+        stays(cluster, &name)?;
+        ensure!(note(cluster, &name)? == noted, "the note is another: {}", note(cluster, &name)?);
+        set_policy(cluster, &name, "Retain")?;
+        has_finalizer(cluster, &name, false)?;
+        let own = format!("claim={}/data\n", cluster.namespace);
+        ensure!(note(cluster, &name)?.contains(&own), "it is {}", note(cluster, &name)?);
+        cluster.access.run(cluster.volumes().delete(&name, &DeleteParams::default()))?;
+        cluster.volume_gone(&name)?;
+    }
+    stays(cluster, &name)?;
+    let csi = cluster.agents[0].rig.csi()?;
+    csi.delete_volume(delete(handle(&name)))?;
+    Ok(())
 }
 
 /// Something keeps a file of it open, and the kubelet tries to unpublish it again and again.

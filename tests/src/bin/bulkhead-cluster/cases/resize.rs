@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::objects::{block, claim, handle, on};
+use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, block, claim, handle, on};
 use bulkhead_tests::expect::same;
 use serde_json::{Value, json, to_value};
 
@@ -18,6 +18,7 @@ cases! {
     a_growth_that_was_infeasible_can_be_lowered,
     a_growth_that_was_infeasible_is_done_when_there_is_room,
     an_agent_that_was_dead_finishes_when_it_is_back,
+    a_claim_that_others_have_bound_grows,
 }
 
 /// Asks for that size.
@@ -146,4 +147,24 @@ fn an_agent_that_was_dead_finishes_when_it_is_back(cluster: &mut Cluster) -> Res
     ask_for(cluster, "data", "32Mi")?;
     cluster.agent().rig.start_frontend()?;
     is_settled(&has(cluster, "data", "32Mi")?, "32Mi")
+}
+
+/// An administrator gives a kept volume to a new claim, as the restore of a backup and volume populators do.
+fn a_claim_that_others_have_bound_grows(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|class| class["reclaimPolicy"] = json!("Retain"))?;
+    cluster.create_claim(&on(claim("data", &class, "16Mi"), &cluster.node()))?;
+    let name = cluster.bound("data")?.metadata.name.context("a name")?;
+    cluster.delete_claim("data")?;
+    cluster.volume_phase(&name, "Released")?;
+    cluster.patch_volume(&name, &json!({ "spec": { "claimRef": null } }))?;
+    let mut again = claim("again", &class, "16Mi");
+    again["spec"]["volumeName"] = json!(name);
+    cluster.create_claim(&again)?;
+    let volume = cluster.bound("again")?;
+    ensure!(volume.metadata.name.as_ref() == Some(&name), "it has another volume");
+    let annotations = cluster.access.run(cluster.claims().get("again"))?.metadata.annotations.unwrap_or_default();
+    ensure!(!annotations.contains_key(PROVISIONER) && !annotations.contains_key(SELECTED_NODE), "{annotations:?}");
+    ask_for(cluster, "again", "48Mi")?;
+    is_settled(&has(cluster, "again", "48Mi")?, "48Mi")?;
+    cluster.patch_volume(&name, &json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } }))
 }

@@ -32,6 +32,7 @@ cases! {
     a_growth_is_finished: Bare,
     another_nodes_growth_is_left_alone: Bare,
     nothing_but_the_growth_is_written_to_the_status: Bare,
+    a_claim_that_others_have_bound_is_served_by_the_node_of_its_volume: Bare,
 }
 
 /// Selects a node, or none.
@@ -204,5 +205,26 @@ fn nothing_but_the_growth_is_written_to_the_status(cluster: &mut Cluster) -> Res
             rights.refuses(&status, &change, POLICY, message)?;
         }
         Ok(())
+    })
+}
+
+fn a_claim_that_others_have_bound_is_served_by_the_node_of_its_volume(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let label = |node: &str| json!({ "metadata": { "labels": { TOPOLOGY_KEY: node } } });
+        let bound_to = |name: &str, volume: &str| {
+            let mut claim = rights.open_claim(name);
+            claim["metadata"]["annotations"] = json!({});
+            claim["spec"]["volumeName"] = json!(volume);
+            rights.make_claim(&claim)
+        };
+        let (path, _) = bound_to("data", &format!("pvc-1.{}", rights.here))?;
+        for (stranger, message) in [(&rights.other, OF_DRIVER), (&rights.unbound, UNBOUND)] {
+            stranger.patch(&path, Patch::Merge, &label(&rights.here)).refused_by(POLICY, message)?;
+        }
+        rights.agent.patch(&path, Patch::Merge, &label(&rights.there)).refused_by(POLICY, LABEL)?;
+        rights.agent.patch(&path, Patch::Merge, &select(rights.here.as_str())).refused_by(POLICY, SELECTED)?;
+        rights.agent.patch(&path, Patch::Merge, &label(&rights.here)).granted()?;
+        let (path, _) = bound_to("foreign", "by-hand")?;
+        rights.agent.patch(&path, Patch::Merge, &label(&rights.here)).refused_by(POLICY, OF_DRIVER)
     })
 }

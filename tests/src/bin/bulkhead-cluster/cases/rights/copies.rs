@@ -32,6 +32,15 @@ fn waiting(rights: &Rights<'_>, name: &str) -> Value {
     claim
 }
 
+/// Claims whose sources only a populator knows, also one that has the name of a kind of the core API.
+fn populated(make: impl Fn(&str) -> Value) -> [Value; 2] {
+    [("populated", "Hello"), ("populated-claim", "PersistentVolumeClaim")].map(|(name, kind)| {
+        let mut claim = make(name);
+        claim["spec"]["dataSourceRef"] = json!({ "apiGroup": "hello.example.com", "kind": kind, "name": "world" });
+        claim
+    })
+}
+
 fn a_copy_is_handed_over(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         for (name, copy) in [
@@ -60,11 +69,10 @@ fn nothing_else_is_handed_over(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (path, _) = rights.make_claim(&rights.claim("data", &rights.here))?;
         rights.agent.patch(&path, Patch::Merge, &select(rights.there.as_str())).refused_by(POLICY, SELECTED)?;
-        let mut populated = rights.claim("populated", &rights.here);
-        populated["spec"]["dataSourceRef"] =
-            json!({ "apiGroup": "hello.example.com", "kind": "Hello", "name": "world" });
-        let (path, _) = rights.make_claim(&populated)?;
-        rights.agent.patch(&path, Patch::Merge, &select(rights.there.as_str())).refused_by(POLICY, SELECTED)?;
+        for claim in populated(|name| rights.claim(name, &rights.here)) {
+            let (path, _) = rights.make_claim(&claim)?;
+            rights.agent.patch(&path, Patch::Merge, &select(rights.there.as_str())).refused_by(POLICY, SELECTED)?;
+        }
         let (path, _) = rights.make_claim(&from_claim(rights.claim("copy", &rights.here), "data"))?;
         rights.agent.patch(&path, Patch::Merge, &select("")).refused_by(POLICY, SELECTED)?;
         let label_only = json!({ "metadata": { "labels": { TOPOLOGY_KEY: rights.there } } });
@@ -96,12 +104,11 @@ fn no_other_claim_is_labelled_before_it_has_a_pod(cluster: &mut Cluster) -> Resu
             claim["spec"]["storageClassName"] = json!(class);
             claim
         };
-        let mut populated = waiting(rights, "populated");
-        populated["spec"]["dataSourceRef"] =
-            json!({ "apiGroup": "hello.example.com", "kind": "Hello", "name": "world" });
+        let [populated, of_a_claim] = populated(|name| waiting(rights, name));
         for claim in [
             waiting(rights, "empty"),
             populated,
+            of_a_claim,
             of_class(&foreign, "foreign"),
             of_class("missing", "missing"),
             of_class("", "none"),
