@@ -35,6 +35,10 @@ pub enum Failure {
     Api { operation: String, server: String, error: Box<kube::Error> },
     #[error("node {0} still exists: if it is gone for good, run `kubectl delete node {0}` first")]
     Exists(String),
+    #[error(
+        "volumes or snapshots of node {node} are on another node: {advice}; repeat this with --abandon-moved to give them up nevertheless"
+    )]
+    Moved { node: String, advice: String },
     #[error(transparent)]
     NotConfirmed(#[from] NotConfirmed),
     #[error(transparent)]
@@ -63,6 +67,7 @@ impl Failure {
             },
             Self::Kubeconfig(_) | Self::Client(_) => "Kubeconfig".to_owned(),
             Self::Exists(_) => "NodeExists".to_owned(),
+            Self::Moved { .. } => "Moved".to_owned(),
             Self::Exported(..) | Self::ClaimName(_) | Self::Driver(_) => "Invalid".to_owned(),
             Self::Old { .. } => "Old".to_owned(),
             Self::NotConfirmed(_) => "NotConfirmed".to_owned(),

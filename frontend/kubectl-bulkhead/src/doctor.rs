@@ -24,6 +24,7 @@ use crate::classes::{self, Pools};
 use crate::cluster::{ACCOUNT, Cluster, Failure};
 use crate::decoys;
 use crate::lost::{Lost, full_name};
+use crate::moved::{self, Moved, Search};
 use crate::nodes::{self, Member};
 use crate::pods;
 use crate::rollout;
@@ -42,7 +43,10 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
         let message = "none has the driver: is an agent running on a node with a pool?";
         checks.push(Check::failed("nodes", message));
     }
-    let nodes = stream::iter(&members).map(|(name, member)| node(cluster, name, member));
+    let exist = members.iter().filter(|(_, member)| member.exists).map(|(node, _)| node.clone()).collect();
+    let findings = agents::findings(cluster, exist).await;
+    let search = moved::find(cluster, &findings).await?;
+    let nodes = stream::iter(&members).map(|(name, member)| node(cluster, name, member, &search));
     checks.extend(nodes.buffered(agents::SIDE_BY_SIDE).collect::<Vec<_>>().await);
     checks.extend(members.iter().filter_map(|(name, member)| kernel(name, &member.known.kernel)));
     let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
@@ -70,10 +74,13 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
         None => Check::ok(format!("class {class}"), "volumes of it can be made"),
         Some(flaw) => Check::failed(format!("class {class}"), format!("no volume of it can be made: {flaw}")),
     }));
-    let exist = members.iter().filter(|(_, member)| member.pod.is_some()).map(|(node, _)| node.clone()).collect();
-    for (node, findings) in agents::findings(cluster, exist).await {
-        checks.extend(findings.iter().flat_map(|findings| volumes(&node, findings)));
+    for (node, findings) in &findings {
+        checks.extend(findings.iter().flat_map(|findings| volumes(node, findings)));
     }
+    // What a node that is lost had is told with that node.
+    let is_told = |moved: &&Moved| members.get(&moved.from).is_none_or(|member| !member.exists);
+    let told = |moved: &Moved| Check::failed(format!("volumes on {}", moved.to), moved.advice(&cluster.driver));
+    checks.extend(search.moved.iter().filter(|moved| !is_told(moved)).map(told));
     checks.extend(stale_capacities(cluster).await?);
     let claims = cluster.unbound_claims().await?;
     let volumes = cluster.volumes().await?;
@@ -93,7 +100,8 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     checks.extend(unheld::find(&cluster.driver, &unbound, &sources));
     let snapshots = snapshots.unwrap_or_default();
     checks.extend(snapshots::unowned(&snapshots));
-    checks.extend(snapshots::on_lost_nodes(&snapshots, |node| members.get(node).is_some_and(|member| member.exists)));
+    let exists = |node: &str| members.get(node).is_some_and(|member| member.exists);
+    checks.extend(snapshots::on_lost_nodes(&snapshots, exists, |node| search.from(node).next().is_some()));
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(
@@ -141,17 +149,20 @@ async fn policies_in_force(cluster: &Cluster, account: &str) -> Result<(), Strin
     judge(account, &cluster.driver, &by_name(policies.items), &by_name(bindings.items))
 }
 
-async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
+async fn node(cluster: &Cluster, node: &str, member: &Member, search: &Search) -> Check {
     let name = format!("node {node}");
     match nodes::state(member) {
         "ready" => Check::ok(name, count(member.volumes as u64, "volume")),
-        "lost" => Check::failed(
-            name,
-            format!(
-                "does not exist, but the cluster knows {} there; if it is gone for good: `kubectl bulkhead release-node {node}`",
-                count(member.volumes as u64, "volume")
-            ),
-        ),
+        "lost" => {
+            let known = count(member.volumes as u64, "volume");
+            let moved: Vec<_> = search.from(node).map(|moved| moved.advice(&cluster.driver)).collect();
+            // What was found comes back first: giving the node up would give that up, too.
+            let advice = match moved.is_empty() {
+                true => format!("if it is gone for good: `kubectl bulkhead release-node {node}`"),
+                false => moved.join("; "),
+            };
+            Check::failed(name, format!("does not exist, but the cluster knows {known} there; {advice}"))
+        }
         "gone" => {
             let message =
                 "does not exist any more, and left no volume: the cluster removes its pod and its capacity by itself";

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Failure, Volume};
 use crate::snapshots::Snapshot;
-use crate::{agents, nodes, snapshots, volumes};
+use crate::{agents, moved, snapshots, volumes};
 
 /// What nodes that no longer exist have left behind.
 pub struct Lost {
@@ -93,15 +93,18 @@ fn requested(claim: &PersistentVolumeClaim) -> u64 {
 pub async fn orphans(cluster: &Cluster) -> Result<Report, Failure> {
     let lost = Lost::find(cluster).await?;
     let (mut rows, mut json, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    let nodes = nodes::members(cluster).await?.into_iter().filter(|(_, member)| member.exists).map(|(node, _)| node);
-    let nodes: BTreeSet<_> = nodes.collect();
+    let nodes = moved::asked(cluster).await?;
     let unnamed = unnamed_snapshots(cluster, nodes.clone()).await?;
-    for (node, findings) in agents::findings(cluster, nodes).await {
+    let findings = agents::findings(cluster, nodes).await;
+    let search = moved::find(cluster, &findings).await?;
+    notes.extend(search.moved.iter().map(|moved| moved.advice(&cluster.driver)));
+    for (node, findings) in findings {
         match findings {
             Ok(findings) => {
                 for OrphanedVolume { volume, pool, bytes } in &findings.orphans {
                     let size = Quantity::from(*bytes).to_string();
-                    rows.push(["orphan".to_owned(), node.clone(), "-".to_owned(), size, volume.clone()]);
+                    let state = if search.has(&node, volume) { "moved" } else { "orphan" };
+                    rows.push([state.to_owned(), node.clone(), "-".to_owned(), size, volume.clone()]);
                     json.push(json!({ "node": node, "pool": pool, "volume": volume, "bytes": bytes }));
                 }
                 if findings.more > 0 {
@@ -123,6 +126,7 @@ pub async fn orphans(cluster: &Cluster) -> Result<Report, Failure> {
     let mut all = lost.json();
     all["orphanedSnapshots"] = snapshots.collect();
     all["orphanedVolumes"] = json.into();
+    all["moved"] = search.json();
     Ok(Report::new(all, lost.table().and(rows).noting(notes)))
 }
 

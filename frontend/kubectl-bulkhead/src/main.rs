@@ -9,6 +9,7 @@ mod completion;
 mod decoys;
 mod doctor;
 mod lost;
+mod moved;
 mod nodes;
 mod options;
 mod pods;
@@ -96,7 +97,7 @@ async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
             }
             report
         }
-        Command::ReleaseNode { node, yes } => release::run(&cluster, &node, yes).await?,
+        Command::ReleaseNode { node, yes, abandon_moved } => release::run(&cluster, &node, yes, abandon_moved).await?,
         // They need no API server.
         Command::Completion | Command::Complete { .. } | Command::Man { .. } => return Ok(code),
     };

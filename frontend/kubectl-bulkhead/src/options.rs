@@ -190,6 +190,9 @@ pub enum Command {
         /// Do not ask. Required where there is no terminal.
         #[arg(long, short)]
         yes: bool,
+        /// Give up also what is known to be on another node, as its disk was moved there or the node was renamed.
+        #[arg(long)]
+        abandon_moved: bool,
     },
     /// Bring volumes back whose PersistentVolumes are gone: etcd was lost, a disk is in another node, an object was
     /// deleted.

@@ -16,21 +16,33 @@ use serde_json::json;
 use crate::cluster::{Cluster, Failure, Volume};
 use crate::lost::{Lost, full_name};
 use crate::snapshots::Snapshot;
+use crate::{agents, moved};
 
-pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Failure> {
+/// Gives up what was on `node`. What another node has by now is given up only if that is wanted too.
+pub async fn run(cluster: &Cluster, node: &str, yes: bool, abandons_moved: bool) -> Result<Report, Failure> {
     check_gone(cluster, node).await?;
     let lost = Lost::find(cluster).await?.of(node);
     if lost.is_empty() {
         let text = format!("nothing refers to node {node}");
         return Ok(Report::new(json!({ "node": node, "released": lost.json() }), Table::line(text)));
     }
+    let findings = agents::findings(cluster, moved::asked(cluster).await?).await;
+    let search = moved::find(cluster, &findings).await?;
+    let advice: Vec<_> = search.from(node).map(|moved| moved.advice(&cluster.driver)).collect();
+    if !advice.is_empty() && !abandons_moved {
+        return Err(Failure::Moved { node: node.to_owned(), advice: advice.join("; ") });
+    }
     // On standard error, with the question: standard output may be a file.
     write!(std::io::stderr(), "{}", lost.table())?;
     let (volumes, claims) =
         (count(lost.volumes.len() as u64, "volume"), count(lost.claims.len() as u64, "waiting claim"));
     let snapshots = count(lost.snapshots.len() as u64, "snapshot");
+    let unknown = match search.unknown.is_empty() {
+        true => String::new(),
+        false => format!(" Whether {} have any of it is unknown.", search.unknown.join(", ")),
+    };
     let question = format!(
-        "The cluster gives up {volumes} on node {node}, with the claims, and {snapshots}: nothing will refer to what is still on the node's disk, and only `kubectl bulkhead adopt` could bring it back. {claims} will go back to the scheduler."
+        "The cluster gives up {volumes} on node {node}, with the claims, and {snapshots}: nothing will refer to what is still on the node's disk, and only `kubectl bulkhead adopt` could bring it back. {claims} will go back to the scheduler.{unknown}"
     );
     confirm(&question, yes)?;
     // The node may have come back while the question was on the screen.

@@ -137,17 +137,19 @@ pub fn unowned(all: &[Snapshot]) -> Vec<Check> {
     unowned.map(check).collect()
 }
 
-/// Returns how many snapshots each node has that no longer exists.
-pub fn on_lost_nodes(all: &[Snapshot], exists: impl Fn(&str) -> bool) -> Vec<Check> {
+/// Returns how many snapshots each node has that no longer exists, unless something of it has been found elsewhere.
+pub fn on_lost_nodes(all: &[Snapshot], exists: impl Fn(&str) -> bool, has_moved: impl Fn(&str) -> bool) -> Vec<Check> {
     let mut lost = BTreeMap::<&str, u64>::new();
     for snapshot in all.iter().filter(|snapshot| !snapshot.node.is_empty() && !exists(&snapshot.node)) {
         *lost.entry(&snapshot.node).or_default() += 1;
     }
     let check = |(node, number): (&str, u64)| {
         let number = bulkhead_model::quantity::count(number, "snapshot");
-        let message = format!(
-            "{number} on node {node}, which does not exist: if it is gone for good: `kubectl bulkhead release-node {node}`"
-        );
+        let advice = match has_moved(node) {
+            true => "see above what of it was found elsewhere".to_owned(),
+            false => format!("if it is gone for good: `kubectl bulkhead release-node {node}`"),
+        };
+        let message = format!("{number} on node {node}, which does not exist: {advice}");
         Check::failed("snapshots", message)
     };
     lost.into_iter().map(check).collect()
@@ -186,8 +188,10 @@ mod tests {
         let nobodys = snapshot(json!({ "metadata": { "name": "c", "creationTimestamp": "2026-01-01T00:00:00Z" } }));
         let all = [snapshot(json!({})), nobodys];
         assert_eq!(unowned(&all).len(), 1);
-        assert!(on_lost_nodes(&all, |_| true).is_empty());
-        let told = &on_lost_nodes(&all, |node| node != "here")[0].message;
-        assert!(told.starts_with("1 snapshot on node here") && told.contains("release-node here"), "{told}");
+        assert!(on_lost_nodes(&all, |_| true, |_| false).is_empty());
+        let told = |has_moved| on_lost_nodes(&all, |node| node != "here", |_| has_moved)[0].message.clone();
+        let (lost, moved) = (told(false), told(true));
+        assert!(lost.starts_with("1 snapshot on node here") && lost.contains("release-node here"), "{lost}");
+        assert!(!moved.contains("release-node"), "{moved}");
     }
 }

@@ -88,7 +88,7 @@ fn volumes(health: &Health) -> Vec<Check> {
     }
     if orphans > 0 {
         let message = format!(
-            "no PersistentVolume names {}: see `bulkheadctl volume orphans`, and delete what nobody needs",
+            "no PersistentVolume names {}, as `bulkheadctl volume orphans` lists: `kubectl bulkhead orphans` says which belong to another node, whose disk may have moved here; see what the others hold before you delete them",
             count(orphans, "volume")
         );
         checks.push(Check::note("volumes", message));

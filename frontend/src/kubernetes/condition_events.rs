@@ -85,7 +85,7 @@ fn report_orphans(context: &Context, before: &Health, now: &Health) {
         return;
     }
     let note = format!(
-        "{} that no PersistentVolume names: `kubectl bulkhead orphans` lists what is there; delete what nobody needs with `bulkheadctl volume delete`, and make a PersistentVolume for the rest",
+        "{} that no PersistentVolume names: `kubectl bulkhead orphans` says which of them belong to another node, whose disk may have moved here, and how they come back; see what the others hold before you delete them",
         count(now.orphans.len() as u64, "volume")
     );
     context.events.publish_about(context.agent.node.reference(), Reason::VolumesOrphaned, note);

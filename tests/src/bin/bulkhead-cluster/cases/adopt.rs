@@ -425,6 +425,7 @@ fn a_disk_in_another_node_takes_its_claims_along(cluster: &mut Cluster) -> Resul
         "{refused}"
     );
     node::delete(&cluster.access, &former)?;
+    nothing_is_given_up_that_was_found(cluster, &volume, &former)?;
     let done = adopt(cluster, &replacing)?;
     is_in_state(&done, &volume, "adopted")?;
     let object = cluster.bound("data")?;
@@ -437,6 +438,24 @@ fn a_disk_in_another_node_takes_its_claims_along(cluster: &mut Cluster) -> Resul
     grows(cluster, "data")?;
     is_in_state(&adopt(cluster, &replacing)?, &volume, "there")?;
     let_go(cluster)
+}
+
+/// Checks that every tool says how a volume comes back that is on the first agent's node, and that none gives it up.
+fn nothing_is_given_up_that_was_found(cluster: &Cluster, volume: &str, former: &str) -> Result<()> {
+    let node = cluster.node();
+    let advice = format!("`kubectl bulkhead adopt --node {node} --replace-from {former}`");
+    // An agent looks twice, half a minute apart.
+    cluster.access.wait(3 * cluster.patience(), "the volume to be found", || {
+        let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
+        Printed::row(&orphans, &["moved", &node, "-", "8 MiB", volume])?;
+        ensure!(orphans.contains(&advice), "{orphans}");
+        Ok(())
+    })?;
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    ensure!(doctor.contains(&advice) && !doctor.contains(&format!("release-node {former}")), "{doctor}");
+    let refused = plugin(cluster, &["release-node", former, "--yes"])?.failed()?;
+    ensure!(refused.contains(&advice) && refused.contains("--abandon-moved"), "{refused}");
+    cluster.bound("data").map(drop)
 }
 
 fn an_orphan_of_another_cluster_is_kept(cluster: &mut Cluster) -> Result<()> {
