@@ -58,7 +58,7 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     landlock::confine(Process::Keeper, &split.directories())?;
     log::begin();
     threads::spawn(log::write_out)?;
-    let (state, mut missing, mounts) = recover::recover(config, host, split, devices)?;
+    let (state, mut missing, mut mounts) = recover::recover(config, host, split, devices)?;
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
     recover::take_over(&service)?;
     let gate = server::start(&service)?;
@@ -67,7 +67,7 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     filter::install(Process::Keeper, config.on_violation).map(|()| gate.wait())?;
     service_manager.ready(config);
     loop {
-        let why = watch(&service.state, &mounts, &mut missing);
+        let why = watch(&service.state, &mut mounts, &mut missing);
         if service.end_in_order(&format!("the helper ends, to be started anew: {why}")) {
             return Ok(());
         }

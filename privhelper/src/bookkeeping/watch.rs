@@ -31,7 +31,7 @@ const PAUSE: (Duration, u32) = (Duration::from_millis(20), 10);
 const HELD_UP: Duration = Duration::from_secs(5);
 
 /// Looks at the host whenever its mounts change, until the helper should be started anew, and can be. Returns why.
-pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String {
+pub fn watch(state: &State, table: &mut MountTable, missing: &mut Missing) -> String {
     let mut told = false;
     loop {
         let answers = table.wait(&missing.waiting, INTERVAL);
@@ -43,7 +43,7 @@ pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String
             "a filesystem answers that did not at the start, or another helper, the placer or a mounter has ended"
                 .to_owned()
         });
-        match answers.or_else(|| look(state, missing)) {
+        match answers.or_else(|| look(state, table, missing)) {
             Some(why) if !is_held_up(state) => return why,
             Some(why) if !told => {
                 log::warning!("the helper should start anew, but cannot end while a filesystem hangs: {why}");
@@ -65,7 +65,7 @@ pub fn is_held_up(state: &State) -> bool {
     })
 }
 
-fn look(state: &State, missing: &mut Missing) -> Option<String> {
+fn look(state: &State, table: &mut MountTable, missing: &mut Missing) -> Option<String> {
     let mut found = None;
     // What is still there of what was known. The id of a mount that is gone may soon be another's.
     let mut left: Vec<Vec<MountIdentity>> = vec![Vec::new(); missing.pools.len()];
@@ -73,7 +73,7 @@ fn look(state: &State, missing: &mut Missing) -> Option<String> {
         state.publish_directories.iter().map(|directory| Carrier::of(&directory.real_path)).collect();
     let places = state.pools.iter().filter_map(|pool| Some(&pool.state.as_ref().ok()?.place));
     let mut places: Vec<_> = places.map(|place| (place, Carrier::of(&place.outside))).collect();
-    let read = state.host.look(|mount| {
+    let read = state.host.look(table, |mount| {
         carriers.iter_mut().chain(places.iter_mut().map(|(_, carrier)| carrier)).for_each(|carrier| carrier.see(mount));
         for ((path, known), left) in missing.pools.iter().zip(&mut left) {
             let this = mount.identity();
@@ -84,7 +84,7 @@ fn look(state: &State, missing: &mut Missing) -> Option<String> {
             }
         }
     });
-    if let Err(error) = read {
+    if let Err(error) = read.and_then(|()| state.host.keep_up(&state.pools_at())) {
         log::warning!("cannot look at the host's mounts error={error}");
     } else {
         missing.pools.iter_mut().zip(left).for_each(|((_, known), left)| *known = left);

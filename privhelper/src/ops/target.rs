@@ -7,7 +7,6 @@ use bulkhead_protocol::{Condition, Error, MountFlags, TargetPath, VolumeId};
 
 use crate::log::shown;
 use crate::place::wire::{Claims, Content, Found, Proof, Shown, Unbound, Unreadable};
-use crate::state::layout::DATA;
 use crate::state::{Held, Kind, Published, Served, State, Volume, failed, in_use};
 use crate::sys::file::FileId;
 use crate::sys::loopdevice::MAJOR;
@@ -28,17 +27,9 @@ pub fn check_unpublished(held: &mut Held<'_>) -> Result<(), Error> {
 /// # Errors
 /// `InUse` when it does.
 pub fn check_unknown_unmounted(state: &State, id: &VolumeId) -> Result<(), Error> {
-    let mut found = None;
-    let read = state.host.look(|mount| {
-        let volume = mount.root.parent().and_then(Path::file_name);
-        if mount.root.file_name() == Some(DATA.as_ref())
-            && volume == Some(id.as_str().as_ref())
-            && state.publish_directories.iter().any(|directory| directory.has_target_at(&mount.point))
-        {
-            found = Some(mount.point.clone());
-        }
-    });
-    read.map_err(|error| failed("look at the host's mounts of volume", id, error))?;
+    let is_target = |point: &Path| state.publish_directories.iter().any(|directory| directory.has_target_at(point));
+    let found = state.host.content_at(&state.pools_at(), id, is_target);
+    let found = found.map_err(|error| failed("look at the host's mounts of volume", id, error))?;
     match found {
         None => Ok(()),
         Some(point) => Err(in_use(format!(
@@ -96,7 +87,8 @@ fn shown_by(volume: &Volume, published: Option<&Published>, unreadable: Option<U
 fn unreadable(state: &State, at: &TargetPath, volume: &Volume) -> Result<Unreadable, Error> {
     if volume.kind() == Kind::Filesystem {
         let point = state.publish_directory(at)?.real_path.join(at.path.as_str());
-        let found = state.host.device_at(&point).map_err(|error| failed("inspect target", at, error))?;
+        let found =
+            state.host.device_at(&state.pools_at(), &point).map_err(|error| failed("inspect target", at, error))?;
         let device = volume.device.map(|device| (MAJOR, device.number));
         return Ok(Unreadable::IsOnDevice(found.is_some() && found == device));
     }

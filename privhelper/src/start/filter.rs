@@ -189,7 +189,7 @@ pub const KEEPER: &[Row] = &[
     Row(&[libc::SYS_fstatfs], &[], "space on a filesystem"),
     Row(&[libc::SYS_pwrite64], &[], "the beginning of a filesystem in a fresh image"),
     Row(&[libc::SYS_rt_sigtimedwait], &[], "waiting to be asked to end"),
-    Row(&[libc::SYS_pread64], &[], "the host's mount table"),
+    Row(&[libc::SYS_pread64, libc::SYS_read], &[], "the host's mount table, and what changes in it"),
     Row(
         &[libc::SYS_lseek],
         &[Arg(2, Eq, libc::SEEK_DATA as u32)],

@@ -73,7 +73,7 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
     check_kernel(&rustix::system::uname().release().to_string_lossy())?;
     let say = |what: &'static str| move |error: SysError| format!("cannot open {what}: {error}");
     let table = || MountTable::open().map_err(say("/proc/self/mountinfo"));
-    let mut tables = [table()?, table()?, table()?];
+    let mut tables = [table()?.with_changes(), table()?, table()?];
     let [whole, ..] = &mut tables;
     let mounts = mounts::read(whole)?;
     let devices = walk::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY).map_err(say("/sys/block"))?;

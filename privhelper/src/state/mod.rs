@@ -5,8 +5,8 @@
 //! place. These rules of the whole helper hold by a comment only, so a change has to be read with them in mind:
 //!
 //! 1. A path is opened from the root of the file system at start only (`open_at_start`), and nothing that was opened
-//!    outside the jail, or in what the placer sees of it, is kept, except the host's mount tables, `/dev/loop-control` and the
-//!    lock beside the socket.
+//!    outside the jail, or in what the placer sees of it, is kept, except the host's mount tables and what tells of their
+//!    changes, `/dev/loop-control` and the lock beside the socket.
 //! 2. A lock of a table is held for memory only, never during a system call that may wait for a disk.
 //! 3. Only recovery changes rows of volumes that it does not hold: nothing else runs then.
 //! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
@@ -26,6 +26,7 @@ mod kinds;
 pub mod layout;
 mod locks;
 mod loops;
+mod mounts;
 mod operation;
 mod placer;
 mod pool;
@@ -33,6 +34,7 @@ mod refusals;
 mod sockets;
 mod targets;
 mod volumes;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,16 +42,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 
 pub use attributes::Attributes;
-pub use host::{Host, Step, Way, apart};
+pub use host::Host;
 pub use layout::Record;
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
 pub use loops::{Device, KEEPERS, Loops, label};
+pub use mounts::{PoolAt, volume_in};
 pub use operation::{Held, HeldTarget, Seen};
 pub use placer::Placer;
 pub use pool::{Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
 pub use volumes::{Deleted, Published, Volume, Volumes};
+pub use ways::{Step, Way, apart};
 
 pub use crate::errors::{broken, busy, exists, failed, in_use, invalid, no_space, refused, unsupported};
 pub use crate::place::kind::Kind;
@@ -110,6 +114,11 @@ impl State {
             }
             (None, None) => Error::new(ErrorKind::NotFound, format!("volume {id} does not exist")),
         }
+    }
+
+    /// Where the pools are that are served.
+    pub fn pools_at(&self) -> Vec<PoolAt> {
+        self.pools.iter().filter_map(|pool| Some(pool.state.as_ref().ok()?.place.now())).collect()
     }
 
     /// The publish directory of a target.

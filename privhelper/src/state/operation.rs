@@ -8,7 +8,6 @@ use std::sync::Arc;
 use bulkhead_protocol::{CallId, Error, ErrorKind, Pace, PoolName, TargetPath, VolumeId};
 use rustix::fs::OFlags;
 
-use super::host::Question;
 use super::locks::{Admitted, Locked};
 use super::refusals::replaced;
 use super::{Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
@@ -173,8 +172,8 @@ impl Held<'_> {
     /// `InUse` when it does, or when it might without being seen.
     pub fn check_unmounted(&self) -> Result<(), Error> {
         let Some(volume) = self.known() else { return Ok(()) };
-        let (device, directory) = volume.pool.served()?.place.of_volume(self.id);
-        let node = volume.device.map(|device| device.number);
-        self.state.host.check_unmounted(self.id, Question { device, directory, node })
+        volume.pool.served()?;
+        let device = volume.device.map(|device| device.number);
+        self.state.host.check_unmounted(&self.state.pools_at(), self.id, device)
     }
 }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use bulkhead_protocol::{Condition, Error, MountFlags, Pace, PoolName, QuotaMode, VolumeId};
+use bulkhead_protocol::{Condition, Error, MountFlags, Pace, PoolName, QuotaMode};
 use rustix::fs::OFlags;
 
 use super::locks::Admitted;
-use super::{Attributes, broken, layout, lock, lock_in_time};
+use super::{Attributes, PoolAt, broken, layout, lock, lock_in_time};
 use crate::bookkeeping::{Deletions, Filesystem};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount, walk};
 
@@ -245,10 +245,10 @@ impl Served {
 }
 
 impl Place {
-    /// Returns where a volume is: the device, and the volume's directory under the names that lead there now.
-    pub fn of_volume(&self, id: &VolumeId) -> ((u32, u32), PathBuf) {
+    /// Returns the device of its filesystem, and its directory there under the names that lead to it now.
+    pub fn now(&self) -> PoolAt {
         // KERNEL(6.8): until then, a pool that is renamed while it is served is not found under its new name.
         let now = self.copy.and_then(|copy| mount::root_of(copy).ok());
-        (self.device, now.as_ref().unwrap_or(&self.inner).join(id.as_str()))
+        (self.device, now.unwrap_or_else(|| self.inner.clone()))
     }
 }

@@ -11,6 +11,7 @@ pub mod landlock;
 pub mod loopcontrol;
 pub mod loopdevice;
 pub mod mount;
+pub mod mountchanges;
 pub mod mountinfo;
 pub mod namespace;
 pub mod packet;

@@ -15,12 +15,18 @@ use bulkhead_protocol::MountFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
+use super::mountchanges::{Change, MountChanges};
 use super::walk;
 use super::{Called, Errno, Error, Result};
 
 /// An open table. Reading it goes from its beginning to its end, so one thread reads at a time.
 #[derive(Debug)]
-pub struct MountTable(pub OwnedFd);
+pub struct MountTable {
+    file: OwnedFd,
+    /// Where the last reading ended.
+    end: u64,
+    changes: Option<MountChanges>,
+}
 
 /// One mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +68,19 @@ const LONGEST: usize = 64 << 10;
 impl MountTable {
     /// Opens the table of this namespace. At start only: the jail has no `/proc`.
     pub fn open() -> Result<Self> {
-        walk::open_at_start("/proc/self/mountinfo", OFlags::RDONLY).map(Self)
+        walk::open_at_start("/proc/self/mountinfo", OFlags::RDONLY).map(Self::of_file)
+    }
+
+    /// The table that an open file lists.
+    pub fn of_file(file: OwnedFd) -> Self {
+        Self { file, end: 0, changes: None }
+    }
+
+    /// The same, which is told of changes as well, if the kernel tells. At start only.
+    #[must_use]
+    pub fn with_changes(self) -> Self {
+        // KERNEL(6.15): until then, it does not.
+        Self { changes: MountChanges::open().ok(), ..self }
     }
 
     /// A table with this text.
@@ -73,18 +91,47 @@ impl MountTable {
         if !text.is_empty() {
             rustix::io::write(&file, b"\n").expect("it takes the end of the line");
         }
-        Self(file)
+        Self::of_file(file)
+    }
+
+    /// The file.
+    #[cfg(test)]
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// The same with what the kernel would tell of changes.
+    #[cfg(test)]
+    pub fn told_by(self, changes: MountChanges) -> Self {
+        Self { changes: Some(changes), ..self }
+    }
+
+    /// Whether the kernel tells of changes.
+    pub fn has_changes(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    /// What has happened to mounts since the last time; `None` if the kernel does not tell.
+    pub fn changes(&self) -> Option<Result<Vec<Change>>> {
+        self.changes.as_ref().map(MountChanges::read)
     }
 
     /// Calls `visit` for each mount until it breaks. A mount that is there all the while is visited.
     ///
     /// # Errors
     /// `BADMSG` when a line is not understood: it might be the one that matters.
-    pub fn each(&mut self, mut visit: impl FnMut(&Mount) -> ControlFlow<()>) -> Result<()> {
-        let (mut unread, mut part, mut offset, mut mount) = (Vec::new(), [0; PART], 0, Mount::default());
+    pub fn each(&mut self, visit: impl FnMut(&Mount) -> ControlFlow<()>) -> Result<()> {
+        self.end = 0;
+        self.rest(visit)
+    }
+
+    /// The same for the mounts behind those that were visited, the last of which was the last of all. From Linux 6.8 on the
+    /// table is in the order of the mounts' unique ids, so these are newer ones; before, there are none.
+    pub fn rest(&mut self, mut visit: impl FnMut(&Mount) -> ControlFlow<()>) -> Result<()> {
+        let (mut unread, mut part, mut mount) = (Vec::new(), [0; PART], Mount::default());
         loop {
-            let length = rustix::io::pread(&self.0, &mut part, offset).by("pread")?;
-            offset = offset.saturating_add(length as u64);
+            let length = rustix::io::pread(&self.file, &mut part, self.end).by("pread")?;
+            self.end = self.end.saturating_add(length as u64);
             // Only what is new can end a line: a path that somebody has made very long takes many reads.
             let end = part.iter().take(length).rposition(|byte| *byte == b'\n');
             let before = unread.len();
@@ -110,7 +157,7 @@ impl MountTable {
     /// Waits until a mount appears or goes, one of the descriptors in `also` is hung up, or the time is over. Returns
     /// whether the second has happened.
     pub fn wait(&self, also: &[OwnedFd], limit: Duration) -> Result<bool> {
-        let mut polled = vec![PollFd::new(&self.0, PollFlags::PRI)];
+        let mut polled = vec![PollFd::new(&self.file, PollFlags::PRI)];
         polled.extend(also.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::RDHUP)));
         let limit = Timespec::try_from(limit).map_err(|_| Error::of(Errno::INVAL))?;
         rustix::event::poll(&mut polled, Some(&limit)).by("poll")?;

@@ -32,7 +32,7 @@ pub fn run(table: &[u8]) {
 /// Returns what is read, and whether it was read to the end.
 fn mounts(table: &[u8]) -> (Vec<Mount>, bool) {
     let mut mounts = Vec::new();
-    let read = MountTable(crate::file(table)).each(|mount| {
+    let read = MountTable::of_file(crate::file(table)).each(|mount| {
         mounts.push(mount.clone());
         ControlFlow::Continue(())
     });

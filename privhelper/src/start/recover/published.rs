@@ -9,7 +9,7 @@ use super::Recovery;
 use crate::ops;
 use crate::start::mounts::{Mounts, Position, carrier};
 use crate::start::refusal::Refusal;
-use crate::state::{Place, PublishDirectory, Published, Volume};
+use crate::state::{PublishDirectory, Published, Volume, volume_in};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::mountinfo::Mount;
 
@@ -53,7 +53,7 @@ impl Recovery {
             return self.devices.get(&number).cloned();
         }
         let places = self.state.pools.iter().filter_map(|pool| Some(&pool.state.as_ref().ok()?.place));
-        let id = places.filter_map(|place| volume_at(place, mount)).next();
+        let id = places.filter_map(|place| volume_in(place.device, &place.inner, mount)).next();
         id.filter(|id| self.state.volumes.get(id).is_some())
     }
 
@@ -81,12 +81,6 @@ impl Recovery {
     }
 }
 
-/// Returns which volume a mount shows, if it is of the filesystem of a pool at this place.
-fn volume_at(place: &Place, mount: &Mount) -> Option<VolumeId> {
-    let below = mount.root.strip_prefix(&place.inner).ok().filter(|_| mount.device == place.device)?;
-    below.components().next()?.as_os_str().to_str()?.parse().ok()
-}
-
 /// The path of a mount point below a publish directory, if its carrier is that directory's mount.
 fn relative(directory: &Position, carrier: &Mount, point: &Path) -> Option<RelativePath> {
     let inner = carrier.inner(point).filter(|_| carrier.id == directory.mount)?;
@@ -111,26 +105,5 @@ mod tests {
             assert_eq!(path(&disk, point), None, "{point}");
         }
         assert_eq!(path(&Mount { id: 8, ..disk }, "/srv/published/a"), None, "another mount of the same disk");
-    }
-
-    #[test]
-    fn every_part_of_a_volume_names_it_and_nothing_else_does() {
-        let place = |inner: &str| Place {
-            device: (8, 1),
-            inner: inner.into(),
-            outside: inner.into(),
-            is_unmounted: false.into(),
-            copy: None,
-        };
-        let volume = |root: &str| volume_at(&place("/srv/pool/"), &mount(root, "/t")).map(|id| id.as_str().to_owned());
-        for part in ["", "/data", "/data/sub/deep", "/data//deleted", "/renamed", "//deleted"] {
-            assert_eq!(volume(&format!("/srv/pool/vol-a{part}")), Some("vol-a".to_owned()), "{part}");
-        }
-        for other in ["/", "/srv", "/srv/pool", "/srv/pool/", "/srv/pool2/vol-a", "/srv/pool/.deleted.1.vol-a/data"] {
-            assert_eq!(volume(other), None, "{other}");
-        }
-        let elsewhere = Mount { device: (8, 2), ..mount("/srv/pool/vol-a", "/t") };
-        assert_eq!(volume_at(&place("/srv/pool"), &elsewhere), None);
-        assert_eq!(volume_at(&place("/"), &mount("/vol-a/data", "/t")), Some("vol-a".parse().expect("an id")));
     }
 }

@@ -1,5 +1,4 @@
-use std::path::Path;
-
+use super::super::ways::Step;
 use super::*;
 use crate::place::wire::{Answer, Failure};
 use crate::state::testing::id;
@@ -29,12 +28,16 @@ fn host(table: &str) -> Host {
 const ROOT: &str = "1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw";
 const KUBELET: &str = "2 1 8:2 / /kubelet rw shared:7 - ext4 /dev/sda2 rw";
 
-fn question(node: Option<u32>) -> Question {
-    Question { device: (8, 3), directory: "/pool/vol-a".into(), node }
+fn pools() -> [PoolAt; 1] {
+    [((8, 3), "/pool".into())]
+}
+
+fn check(host: &Host, volume: &str, device: Option<u32>) -> Result<(), Error> {
+    host.check_unmounted(&pools(), &id(volume), device)
 }
 
 fn asked(table: &[&str], node: Option<u32>) -> Result<(), Error> {
-    host(&table.join("\n")).check_unmounted(&id("vol-a"), question(node))
+    check(&host(&table.join("\n")), "vol-a", node)
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn a_directory_that_is_apart_is_told_with_its_cause() {
         (vec![ROOT, KUBELET, "9 1 8:4 / /kube rw shared:9 - ext4 /dev/sdd rw"], None),
     ] {
         let host = host(&table.join("\n"));
-        let answer = host.check_unmounted(&id("vol-a"), question(None));
+        let answer = check(&host, "vol-a", None);
         assert_eq!(host.apart().map(|(_, cause)| cause), cause, "{table:?}");
         assert_eq!(answer.is_err(), cause.is_some(), "{table:?}: what is apart hides what is mounted");
         // What the last whole reading has shown is known, and what its own mount shows is asked anew.
@@ -105,18 +108,24 @@ fn the_beginning_of_the_table_is_enough_for_a_publish() {
     let name = "kubelet-pods".parse().expect("a name");
     let garbage = format!("{ROOT}\n{KUBELET}\n{}\nnot a mount\n", "3 1 8:1 /x /x rw - ext4 /dev/sda1 rw\n".repeat(99));
     assert_eq!(host(&garbage).check_joined(&name), Ok(()), "the rest is not read");
-    assert!(host(&garbage).look(|_| {}).is_err(), "a line that is not understood might be the one that matters");
+    assert!(
+        check(&host(&garbage), "vol-a", None).is_err(),
+        "a line that is not understood might be the one that matters"
+    );
     assert_eq!(host(ROOT).check_joined(&"other".parse().expect("a name")), Ok(()));
 }
 
 #[test]
 fn one_reading_answers_all_that_wait_for_it() {
-    let table = [ROOT, KUBELET, "3 2 8:3 /pool/vol-b/data /t rw - xfs /dev/sdb rw"].join("\n");
-    let host = host(&table);
-    let other = Question { directory: "/pool/vol-b".into(), ..question(None) };
-    let ticket = lock(&host.questions).add(other);
-    assert_eq!(host.check_unmounted(&id("vol-a"), question(None)), Ok(()));
-    let answered = lock(&host.questions).answered.remove(&ticket).expect("an answer").expect("a reading");
-    assert_eq!(answered.0.as_deref(), Some(Path::new("/t")));
-    assert!(lock(&host.questions).asked.is_empty());
+    let host = host(&[ROOT, KUBELET, "3 2 8:3 /pool/vol-b/data /t rw - xfs /dev/sdb rw"].join("\n"));
+    let reading = lock(&host.mounts);
+    std::thread::scope(|scope| {
+        let asks = |volume: &'static str| scope.spawn(|| check(&host, volume, None).is_err());
+        let asked = ["vol-a", "vol-b", "vol-c", "vol-d"].map(asks);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(reading);
+        assert_eq!(asked.map(|asked| asked.join().expect("an answer")), [false, true, false, false]);
+    });
+    // Those that had asked by then are answered by one, whichever of them reads.
+    assert!(host.begun.load(SeqCst) < 4);
 }

@@ -12,7 +12,7 @@ use crate::options::Amount;
 use crate::run::Run;
 
 /// The calls in the order of a volume's life: the call, its name in the report, and whether it changes anything.
-pub const LIFE: [(Call, &str, bool); 9] = [
+pub const LIFE: [(Call, &str, bool); 11] = [
     (Call::Create, "create", true),
     (Call::Publish, "first publish", true),
     (Call::Publish, "publish again", false),
@@ -20,6 +20,8 @@ pub const LIFE: [(Call, &str, bool); 9] = [
     (Call::Expand, "expand", true),
     (Call::Unpublish, "unpublish", true),
     (Call::Publish, "later publish", true),
+    (Call::Unpublish, "", true),
+    (Call::PublishExclusively, "exclusive publish", true),
     (Call::Unpublish, "", true),
     (Call::Delete, "delete", true),
 ];

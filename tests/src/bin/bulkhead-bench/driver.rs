@@ -11,6 +11,7 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::controller_client::ControllerClient;
 use bulkhead_tests::csi::v1::identity_client::IdentityClient;
 use bulkhead_tests::csi::v1::node_client::NodeClient;
+use bulkhead_tests::csi::v1::volume_capability::access_mode::Mode;
 use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::kubelet::Kubelet;
 use tokio::runtime::{Builder, Runtime};
@@ -57,9 +58,13 @@ impl Kind {
     }
 
     fn capability(self) -> VolumeCapability {
+        self.capability_in(Mode::SingleNodeMultiWriter)
+    }
+
+    fn capability_in(self, mode: Mode) -> VolumeCapability {
         match self {
-            Self::Directory | Self::Image => mount(),
-            Self::Block => block(),
+            Self::Directory | Self::Image => mount_in(mode),
+            Self::Block => block_in(mode),
         }
     }
 }
@@ -90,6 +95,8 @@ pub enum Call {
     Probe,
     Create,
     Publish,
+    /// As the only one that uses it, which is how most orchestrators ask.
+    PublishExclusively,
     Stats,
     Expand,
     Unpublish,
@@ -181,7 +188,7 @@ impl Driver {
         volumes: &Arc<Vec<Volume>>,
         call: Call,
     ) -> Result<Phase> {
-        if call == Call::Publish {
+        if matches!(call, Call::Publish | Call::PublishExclusively) {
             volumes.iter().try_for_each(|volume| self.targets.prepare(volume))?;
         }
         let next = Arc::new(AtomicUsize::new(0));
@@ -304,8 +311,10 @@ impl Client {
                 // An earlier attempt of the call may have set it.
                 let _ = made.set((volume.volume_id, volume.volume_context.into_iter().collect()));
             }
-            Call::Publish => {
-                let mut request = publish(&id, target, kind.capability());
+            Call::Publish | Call::PublishExclusively => {
+                let is_exclusive = call == Call::PublishExclusively;
+                let mode = if is_exclusive { Mode::SingleNodeWriter } else { Mode::SingleNodeMultiWriter };
+                let mut request = publish(&id, target, kind.capability_in(mode));
                 request.volume_context.extend(context.clone());
                 if let Some(staging) = staging {
                     std::fs::create_dir_all(staging)?;

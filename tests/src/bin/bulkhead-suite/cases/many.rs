@@ -1,20 +1,25 @@
 //! A node with very many volumes.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use bulkhead_tests::cases;
+use anyhow::{Context, Result, ensure};
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::node_client::NodeClient;
 use bulkhead_tests::expect::refused;
+use bulkhead_tests::helper;
 use bulkhead_tests::observe::{loops, mounts, processes};
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::Place;
+use bulkhead_tests::strace::Tracer;
+use bulkhead_tests::{cases, pool};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
 
 cases! {
     a_volume_is_published_beside_a_thousand_others: Bare,
+    as_much_of_the_mount_table_is_read_beside_many_mounts_as_beside_none,
     many_block_volumes_have_many_devices,
     calls_for_different_volumes_do_not_wait_for_each_other,
     storms_of_calls_leave_nothing: Long,
@@ -70,6 +75,70 @@ fn check_no_scan(took: &[Duration]) -> Result<()> {
         "a publish took {first:?} at first and {last:?} beside {number} others, where one look at all mounts takes {scan:?}"
     );
     Ok(())
+}
+
+/// An exclusive publish and a deletion ask whether the host shows a volume anywhere, and have to be told by the kernel what
+/// has changed to know without reading all of its mounts.
+fn as_much_of_the_mount_table_is_read_beside_many_mounts_as_beside_none(rig: &mut Rig) -> Result<()> {
+    if !is_told_of_mounts(rig.running_helper()?.pid())? {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+        let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        ensure!(version < (6, 15), "the helper is not told of mounts by Linux {release}");
+        println!("Linux {release} does not tell of mounts");
+        return Ok(());
+    }
+    let alone = read_in_a_life(rig)?;
+    let (others, table) = (rig.work().join("others"), fs::read("/proc/self/mountinfo")?.len());
+    fs::create_dir(&others)?;
+    pool::run(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&others))?;
+    let mut beside = || -> Result<_> {
+        for number in 0..2000 {
+            let point = others.join(number.to_string());
+            fs::write(&point, "")?;
+            mount_bind("/dev/null", &point)?;
+        }
+        Ok((fs::read("/proc/self/mountinfo")?.len(), read_in_a_life(rig)?))
+    };
+    let beside = beside();
+    unmount(&others, UnmountFlags::DETACH)?;
+    let (longer, beside) = beside?;
+    println!("{alone} bytes of {table} are read, and {beside} of {longer}");
+    let more = longer.saturating_sub(table);
+    ensure!(beside < alone + more / 10, "{alone} bytes are read at first, and {beside} beside {more} bytes of mounts");
+    Ok(())
+}
+
+/// Returns whether a process is told what is mounted and unmounted.
+fn is_told_of_mounts(process: u32) -> Result<bool> {
+    let mut descriptors = fs::read_dir(format!("/proc/{process}/fd"))?;
+    Ok(descriptors.any(|entry| {
+        let file = entry.and_then(|entry| fs::read_link(entry.path()));
+        file.is_ok_and(|file| file.as_os_str() == "anon_inode:[fanotify]")
+    }))
+}
+
+/// The fewest bytes of the mount table that the threads which serve read while a volume is published exclusively, twice,
+/// and deleted. Of several lives, since other tests mount at the same time.
+fn read_in_a_life(rig: &mut Rig) -> Result<usize> {
+    let (helper, process) = (rig.helper()?, i32::try_from(rig.running_helper()?.pid())?);
+    let (log, mut least) = (rig.work().join("reads"), usize::MAX);
+    for life in 0..5 {
+        let id = format!("vol-{life}");
+        let tracer = Tracer::follow_processes(&[process], &log, &["-e", "trace=pread64"])?;
+        helper.ask(&helper::create(&id, helper::directory_spec(1 << 20)))?;
+        for target in ["a", "b"] {
+            helper.ask_all([helper::bind_exclusively(&id, target), helper::unbind(&id, target)])?;
+        }
+        helper.ask(&helper::delete(&id))?;
+        // The first thread looks at the host now and then.
+        let watching = format!("{process} ");
+        let calls = tracer.end()?;
+        let calls = calls.lines().filter(|call| !call.starts_with(&watching) && call.contains("pread64"));
+        let read = calls.filter_map(|call| call.rsplit_once(" = ")?.1.trim().parse::<usize>().ok()).sum();
+        least = least.min(read);
+    }
+    (least < usize::MAX).then_some(least).context("there were lives")
 }
 
 fn many_block_volumes_have_many_devices(rig: &mut Rig) -> Result<()> {
