@@ -17,7 +17,7 @@ use super::layout::DATA;
 use super::ways::{Look, Way};
 use crate::sys::Result as SysResult;
 use crate::sys::loopdevice::MAJOR;
-use crate::sys::mountchanges::Change;
+use crate::sys::mountinfo::changes::Change;
 use crate::sys::mountinfo::{Mount, MountTable};
 
 /// The mounts of the host that show something of volumes.

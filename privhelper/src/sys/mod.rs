@@ -11,7 +11,6 @@ pub mod landlock;
 pub mod loopcontrol;
 pub mod loopdevice;
 pub mod mount;
-pub mod mountchanges;
 pub mod mountinfo;
 pub mod namespace;
 pub mod packet;

@@ -3,6 +3,8 @@
 //! A descriptor of the table goes on listing the namespace in which it was opened, wherever its process is: this is how
 //! the host can be asked from inside the jail. Nothing but text can be had from it.
 
+pub mod changes;
+
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -15,7 +17,7 @@ use bulkhead_protocol::MountFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
-use super::mountchanges::{Change, MountChanges};
+use self::changes::{Change, MountChanges};
 use super::walk;
 use super::{Called, Errno, Error, Result};
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use super::*;
 use crate::state::testing::id;
 use crate::sys::Errno;
-use crate::sys::mountchanges::{MountChanges, testing::event};
+use crate::sys::mountinfo::changes::{MountChanges, testing::event};
 
 const ROOT: &str = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n";
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use nix::libc;
 use rustix::fs::OFlags;
 
-use super::{Called, Errno, Error, Result, checked, value, walk};
+use crate::sys::{Called, Errno, Error, Result, checked, value, walk};
 
 /// Who is told of the mounts of a namespace.
 #[derive(Debug)]
