@@ -91,10 +91,13 @@ fn what_comes_and_goes_is_known_without_reading_more_than_the_end() {
     assert_eq!(host.readings(), 1);
 }
 
+/// What happens to a host.
+type Happens<'a> = &'a dyn Fn(&mut Host);
+
 #[test]
 fn the_whole_table_is_read_if_what_is_told_does_not_fit_what_is_read() {
     let told = |change: Change| move |host: &mut Host| host.tell(change);
-    let cases: [(&str, &dyn Fn(&mut Host)); 5] = [
+    let cases: [(&str, Happens); 5] = [
         ("an older mount, which may be anywhere in the table", &told(Change::Attached(10))),
         ("one that is not at the end", &told(Change::Attached(20))),
         ("a move, or too much to be told", &told(Change::Other)),
