@@ -5,7 +5,6 @@
 use bulkhead_model::objects::{claim, persistent_volume};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -14,6 +13,7 @@ use tracing::{info, warn};
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::reconcile::Action;
 
 /// Has the claim watched that `object` is bound to: gives it the node's label, unless the watch has reported it.
 ///

@@ -8,7 +8,6 @@ use bulkhead_model::printable::printable;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 use tracing::{info, warn};
 
 use super::decision::{Step, decide};
@@ -17,6 +16,7 @@ use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::reconcile::Action;
 
 /// How much of a name that somebody has written is shown, in bytes.
 const LONGEST_NAME: usize = 253;

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::super::ways::Step;
 use super::*;
 use crate::place::wire::{Answer, Failure};
