@@ -222,7 +222,8 @@ fn until_lost(
             Ok(()) = losses.changed() => {
                 let (number, lost, current) = *losses.borrow_and_update();
                 shared.seen().made_good.insert(path, number);
-                Some((Ok(Frame::data(expiry(current, lost).into())), None))
+                // A line that has only come in part is no event, but must not make this one unreadable.
+                Some((Ok(Frame::data(format!("\n{}", expiry(current, lost)).into())), None))
             }
             frame = timeout(QUIET, frames.next()) => Some((frame.ok()??, Some((frames, path, shared, losses)))),
         }

@@ -32,6 +32,12 @@ fn each_step_of_a_claims_life_costs_few_requests(cluster: &mut Cluster) -> Resul
     let cluster = &*cluster;
     let node = cluster.node();
     cluster.capacity(&cluster.class, &node)?;
+    cluster.wait_until_policies_are_relied_on()?;
+    // The first deletion of an agent looks once at what has no label.
+    cluster.create_claim(&on(claim("first", &cluster.class, "16Mi"), &node))?;
+    let first = cluster.bound("first")?.metadata.name.context("a name")?;
+    cluster.delete_claim("first")?;
+    cluster.volume_gone(&first)?;
     let provisioned = cost(cluster, || {
         cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
         cluster.bound("data").map(drop)
@@ -50,6 +56,8 @@ fn each_step_of_a_claims_life_costs_few_requests(cluster: &mut Cluster) -> Resul
         cluster.delete_claim("data")?;
         cluster.volume_gone(&name)
     })?;
+    let lists = count(&deleted).get("list persistentvolumes").copied().unwrap_or_default();
+    ensure!(lists == 1, "a deletion lists {lists} times, and not only what is labelled: {:?}", count(&deleted));
     // Each step takes at least one request; otherwise they were not counted. Volumes that are deleted together share the
     // question which objects name them.
     for (what, made, most) in [("provisioned", provisioned, 3), ("grown", grown, 4), ("deleted", deleted, 5)] {
