@@ -3,10 +3,10 @@
 //! A watch that resumes from a revision of the lost future is accepted, and then hears nothing: neither an error nor an
 //! event; and once new revisions have the numbers of those that are lost, it hears of some changes and not of others.
 //! Therefore the agent's Lease, which it writes every minute, tells the current revision for all watches. Before a watch
-//! resumes while it has not done so for a while, a list of one object does. If a newer one has been seen before, each
+//! resumes that has been disturbed, a list of one object does, and so it does while no Lease is written. If a newer one has been seen before, each
 //! watch, open or about to resume, is told once that its own has expired, upon which the watcher lists everything anew.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::replace;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -27,6 +27,7 @@ use tokio::time::{Instant, timeout};
 use tower::{BoxError, Layer, Service, ServiceExt};
 
 use super::instrument::resource;
+use super::watch::OPEN;
 
 /// How long what a Lease has told counts.
 const FRESH: Duration = Duration::from_secs(120);
@@ -51,11 +52,18 @@ pub fn is_rewound(status: &Status) -> bool {
 pub struct RewoundLayer(Arc<Shared>);
 
 /// What a client's watches share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     seen: Mutex<Seen>,
     /// How many losses there were, and of those the last: the newest revision that is lost, and the current one then.
     lost: watch::Sender<(u64, u64, u64)>,
+    quiet: Duration,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { seen: Mutex::default(), lost: watch::Sender::default(), quiet: QUIET }
+    }
 }
 
 impl Shared {
@@ -96,6 +104,8 @@ struct Seen {
     losses: (u64, u64),
     /// By path, how many losses each watch has made good.
     made_good: HashMap<String, u64>,
+    /// The paths of the watches that have ended as they were to, and not been begun anew since.
+    undisturbed: HashSet<String>,
     /// The revision of the Lease, and when it was written. It may be kept in another etcd than all else.
     lease: Option<(u64, Instant)>,
 }
@@ -185,7 +195,8 @@ where
             let losses = shared.lost.subscribe();
             let known = shared.seen().known();
             let is_made_good = shared.seen().made_good.get(&path).copied().unwrap_or_default() == known.losses;
-            if !(is_made_good && shared.seen().is_known()) {
+            let is_undisturbed = shared.seen().undisturbed.remove(&path);
+            if !(is_undisturbed && is_made_good && shared.seen().is_known()) {
                 let list = Request::get(format!("{path}?limit=1")).header(ACCEPT, METADATA).body(Body::empty())?;
                 let answer = inner.call(list).await?;
                 if !answer.status().is_success() {
@@ -201,31 +212,49 @@ where
                 inner.ready().await?;
             }
             let answer = inner.call(request).await?;
-            Ok(answer.map(|body| until_lost(body, path, shared, losses)))
+            let begun = Instant::now();
+            Ok(answer.map(|body| until_lost(Open { frames: BodyStream::new(body), path, shared, losses, begun })))
         }
         .boxed()
     }
 }
 
-/// What a watch of `path` receives, until the API server is found to have gone back in time.
-fn until_lost(
-    body: Box<DynBody>,
+/// A watch that is open.
+struct Open {
+    frames: BodyStream<Box<DynBody>>,
     path: String,
     shared: Arc<Shared>,
     losses: watch::Receiver<(u64, u64, u64)>,
-) -> Box<DynBody> {
-    let open = Some((BodyStream::new(body), path, shared, losses));
-    let frames = stream::unfold(open, |open| async move {
-        let (mut frames, path, shared, mut losses) = open?;
-        tokio::select! {
+    begun: Instant,
+}
+
+/// What a watch receives, until the API server is found to have gone back in time.
+fn until_lost(open: Open) -> Box<DynBody> {
+    let frames = stream::unfold(Some(open), |open| async move {
+        let mut open = open?;
+        let frame = tokio::select! {
             biased;
-            Ok(()) = losses.changed() => {
-                let (number, lost, current) = *losses.borrow_and_update();
-                shared.seen().made_good.insert(path, number);
+            Ok(()) = open.losses.changed() => {
+                let (number, lost, current) = *open.losses.borrow_and_update();
+                open.shared.seen().made_good.insert(open.path, number);
                 // A line that has only come in part is no event, but must not make this one unreadable.
-                Some((Ok(Frame::data(format!("\n{}", expiry(current, lost)).into())), None))
+                return Some((Ok(Frame::data(format!("\n{}", expiry(current, lost)).into())), None));
             }
-            frame = timeout(QUIET, frames.next()) => Some((frame.ok()??, Some((frames, path, shared, losses)))),
+            frame = timeout(open.shared.quiet, open.frames.next()) => frame,
+        };
+        match frame {
+            Ok(Some(frame)) => Some((frame, Some(open))),
+            // It has lasted as long as it was to. Whatever ends one before may be what comes with a restored etcd.
+            Err(_) => {
+                open.shared.seen().undisturbed.insert(open.path);
+                None
+            }
+            Ok(None) => {
+                if open.begun.elapsed().as_secs() + 1 >= u64::from(OPEN) {
+                    open.shared.seen().undisturbed.insert(open.path);
+                }
+                None
+            }
         }
     });
     Box::new(StreamBody::new(frames.boxed()))
@@ -365,7 +394,9 @@ mod tests {
     async fn the_lease_tells_it_to_all_watches_and_saves_them_the_question() {
         let (revision, reached) = (Arc::new(Mutex::new(500)), Arc::new(Mutex::new(Vec::new())));
         let (now, seen) = (Arc::clone(&revision), Arc::clone(&reached));
-        let server = RewoundLayer::default().layer(service_fn(move |request: Request<Body>| {
+        let quiet = Duration::from_millis(300);
+        let shared = Shared { quiet, ..Shared::default() };
+        let server = RewoundLayer(Arc::new(shared)).layer(service_fn(move |request: Request<Body>| {
             seen.lock().unwrap().push(request.uri().to_string());
             let answer = json!({ "metadata": { "resourceVersion": now.lock().unwrap().to_string() } }).to_string();
             // A watch stays open.
@@ -387,7 +418,16 @@ mod tests {
             open.push(body);
             assert_eq!(reached.lock().unwrap().last().unwrap(), &watch);
         }
-        assert_eq!(reached.lock().unwrap().len(), 3, "nothing else was asked");
+        let asked = reached.lock().unwrap().len();
+        for body in &mut open {
+            assert!(body.frame().await.is_none(), "it is quiet");
+        }
+        for (body, path) in open.iter_mut().zip(["a", "b"]) {
+            let watch = format!("/api/v1/{path}?&watch=true&resourceVersion=400");
+            *body = ask(Request::get(&watch)).await.unwrap().into_body();
+            body.frame().await.unwrap().unwrap();
+        }
+        assert_eq!(reached.lock().unwrap().len(), asked + 2, "nothing else is asked");
         *revision.lock().unwrap() = 501;
         let answer = ask(Request::patch(lease)).await.unwrap().into_body().collect().await.unwrap().to_bytes();
         assert!(String::from_utf8_lossy(&answer).contains("501"), "it is passed on");
