@@ -87,6 +87,8 @@ pub fn objection(noted: &Keys, object: &PersistentVolume, place: &Place, cluster
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -157,8 +159,8 @@ mod tests {
     fn an_object_that_an_agent_may_have_made_is_believed_only_if_it_says_what_is_noted() {
         let (new, to_go) = ((UID, json!("p")), (POLICY, json!("Delete")));
         assert_eq!(judged(&[], &[]), None);
-        assert_eq!(judged(&[], &[new.clone()]), None);
-        assert_eq!(judged(&[to_go.clone()], &[new.clone(), to_go.clone()]), None);
+        assert_eq!(judged(&[], from_ref(&new)), None);
+        assert_eq!(judged(from_ref(&to_go), &[new.clone(), to_go.clone()]), None);
         assert_eq!(judged(&[], &[new.clone(), to_go.clone()]), Some(Objection::Kept));
         assert_eq!(judged(&[], &[new.clone(), (POLICY, json!("Recycle"))]), Some(Objection::Kept));
         for noted in [(CLAIMED, json!("v")), ("/spec/claimRef/name", json!("other")), (NAME, json!("pvc-u"))] {
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn an_administrator_is_believed() {
         let to_go = (POLICY, json!("Delete"));
-        assert_eq!(judged(&[], &[to_go.clone()]), None, "the policy was edited");
+        assert_eq!(judged(&[], from_ref(&to_go)), None, "the policy was edited");
         let given = [(UID, json!("p")), (CLAIMED, json!("v")), to_go.clone()];
         assert_eq!(judged(&[], &given), None, "the volume was given to another claim");
         assert_eq!(judged(&given, &[(UID, json!("q")), (CLAIMED, json!("w")), to_go]), None, "and once more");
