@@ -16,7 +16,7 @@ use super::wire::{
 use super::{Place, PoolPlace};
 use crate::sys::loopdevice::{self, MAJOR, OURS};
 use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Errno, failed_with, file, xfs};
+use crate::sys::{Errno, Error as SysError, failed_with, file, xfs};
 
 impl Place {
     /// Binds a volume's content to a target, which is made.
@@ -46,12 +46,13 @@ impl Place {
             let is_same = file::status(&directory)?.id == content.id;
             return if is_same { Ok(directory) } else { Err(Refusal::Replaced.into()) };
         }
-        let number = content.device.ok_or(Refusal::NotMounted)?;
         if content.kind == Kind::Block {
+            let number = content.device.ok_or(SysError::of(Errno::NXIO))?;
             self.check_device(volume, pool, content.kind, number)?;
             return Ok(self.nodes.lasting(number)?);
         }
         // What it was mounted as, whatever the image's name leads to by now.
+        let number = content.device.ok_or(Refusal::NotMounted)?;
         let root = pool.mounting()?.root_of(number, volume)?.ok_or(Refusal::NotMounted)?;
         Ok(file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY)?)
     }

@@ -125,22 +125,22 @@ impl Host {
         mounts::node(&self.nodes, mount)
     }
 
-    /// Returns what speaks against something, if anything does. Nothing is refused by what is only remembered: it is asked of
-    /// the whole table first, by a reading that begins after this was called. One reading serves all that wait for it.
+    /// Returns what speaks against something, if anything does. Nothing is refused by what is only remembered, and nothing is
+    /// allowed by it while a mount may have moved: the whole table is asked first, by a reading that begins after this was
+    /// called. One reading serves all that wait for it, if it has come to its end.
     fn ask<T>(&self, pools: &[PoolAt], objection: impl Fn(&Mounts) -> SysResult<Option<T>>) -> SysResult<Option<T>> {
         let begun = self.begun.load(SeqCst);
         let mut mounts = lock(&self.mounts);
-        let was_read = || self.begun.load(SeqCst) != begun;
-        if !was_read() {
+        let was_read = |mounts: &Mounts| mounts.was_read_since(begun, pools);
+        if !was_read(&mounts) {
             mounts.follow(pools)?;
         }
-        match objection(&mounts)? {
-            Some(_) if !was_read() => {
-                mounts.read_whole(pools, |_| {})?;
-                objection(&mounts)
-            }
-            found => Ok(found),
+        let found = objection(&mounts)?;
+        if was_read(&mounts) || found.is_none() && !mounts.may_have_moved() {
+            return Ok(found);
         }
+        mounts.read_whole(pools, |_| {})?;
+        objection(&mounts)
     }
 
     /// Returns what is apart from the host now.

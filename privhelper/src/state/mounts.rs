@@ -28,8 +28,12 @@ pub struct Mounts {
     nodes: String,
     /// How many readings of the whole table have begun.
     pub begun: Arc<AtomicU64>,
-    /// Whether what was told and what was read fit so far.
+    /// Whether the last of them has come to its end.
+    is_known: bool,
+    /// Whether what was told and what was read fit since then.
     is_current: bool,
+    /// Where the pools were then: what a mount shows is judged by that.
+    pools: Vec<PoolAt>,
     /// The highest id that was told.
     newest: u64,
     shown: BTreeMap<Part, Vec<Seen>>,
@@ -48,10 +52,12 @@ enum Part {
     Device(u32),
     /// What looks like the content of a directory volume, in none of the pools that are served.
     Elsewhere(VolumeId),
+    /// Something of a pool's filesystem that is beside its volumes. It may be moved to where one is, of which nothing is told.
+    Beside,
 }
 
 /// A mount that shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
     id: Option<u64>,
     point: Box<Path>,
@@ -61,15 +67,6 @@ struct Seen {
 
 /// What one line says: the parts of volumes that it shows.
 type Line = (Vec<Part>, Seen);
-
-/// From where the table is read.
-#[derive(Clone, Copy, Debug)]
-enum Reading {
-    /// From its beginning.
-    Whole,
-    /// From where the last reading ended.
-    Rest,
-}
 
 /// Where a pool is: the device of its filesystem, and its directory there under the names that lead to it now.
 pub type PoolAt = ((u32, u32), PathBuf);
@@ -84,7 +81,9 @@ impl Mounts {
             table,
             nodes,
             begun: Arc::default(),
+            is_known: false,
             is_current: false,
+            pools: Vec::new(),
             newest: 0,
             shown: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -95,6 +94,16 @@ impl Mounts {
     /// Whether the kernel tells of changes.
     pub fn are_told(&self) -> bool {
         self.table.has_changes()
+    }
+
+    /// Returns whether the whole table was read to its end, with the pools in these places, once this many readings had begun.
+    pub fn was_read_since(&self, begun: u64, pools: &[PoolAt]) -> bool {
+        self.is_known && self.pools == pools && self.begun.load(SeqCst) != begun
+    }
+
+    /// Returns whether there is a mount that may show a volume by now, though it did not when it was read.
+    pub fn may_have_moved(&self) -> bool {
+        self.shown.contains_key(&Part::Beside)
     }
 
     /// Where something of a volume, or its device, is mounted.
@@ -115,7 +124,7 @@ impl Mounts {
     /// # Errors
     /// When the table cannot be read. What was known before is then not believed any more.
     pub fn follow(&mut self, pools: &[PoolAt]) -> SysResult<()> {
-        if !std::mem::take(&mut self.is_current) || !self.fits(pools)? {
+        if !std::mem::take(&mut self.is_current) || self.pools != pools || !self.fits(pools)? {
             return self.read_whole(pools, |_| {});
         }
         self.is_current = true;
@@ -126,7 +135,7 @@ impl Mounts {
     fn fits(&mut self, pools: &[PoolAt]) -> SysResult<bool> {
         let (mut told, mut lines, mut floor) = (BTreeSet::new(), Vec::new(), self.newest);
         for round in 0..MOST_ROUNDS {
-            let Some(changes) = self.table.changes().transpose()? else { return Ok(false) };
+            let Some(changes) = self.told()? else { return Ok(false) };
             if changes.is_empty() {
                 // One system call at a time changes mounts, and the next begins when all is told of it: of what is missing
                 // on one side, nothing can stand for what is missing on the other.
@@ -138,7 +147,6 @@ impl Mounts {
                 match change {
                     Change::Attached(id) if id > floor => {
                         told.insert(id);
-                        self.newest = self.newest.max(id);
                         // Its line may have been read already, and with it the place where an older one would be.
                         floor = if round > 0 { id } else { floor };
                     }
@@ -149,62 +157,67 @@ impl Mounts {
                     Change::Attached(_) | Change::Other => return Ok(false),
                 }
             }
-            lines.extend(self.read(pools, Reading::Rest, |_| {})?);
+            let Some(new) = self.read_rest(pools)? else { return Ok(false) };
+            lines.extend(new);
             floor = self.newest;
         }
         Ok(false)
     }
 
+    /// What the kernel tells since the last time, whatever becomes of it; `None` if it tells nothing at all.
+    fn told(&mut self) -> SysResult<Option<Vec<Change>>> {
+        let changes = self.table.changes().transpose()?;
+        for change in changes.iter().flatten() {
+            if let Change::Attached(id) = change {
+                self.newest = self.newest.max(*id);
+            }
+        }
+        Ok(changes)
+    }
+
     /// Reads the whole table. `visit` sees each mount.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When it cannot be read. Nothing is known then.
     pub fn read_whole(&mut self, pools: &[PoolAt], mut visit: impl FnMut(&Mount)) -> SysResult<()> {
-        self.is_current = false;
+        (self.is_known, self.is_current, self.pools) = (false, false, pools.to_vec());
         self.begun.fetch_add(1, SeqCst);
         (self.shown, self.ids) = (BTreeMap::new(), BTreeMap::new());
         self.looks.iter_mut().for_each(|look| *look = Look::new(&look.way));
         // What was told before it begins is in it.
-        for change in self.table.changes().transpose()?.unwrap_or_default() {
-            if let Change::Attached(id) = change {
-                self.newest = self.newest.max(id);
-            }
-        }
-        let lines = self.read(pools, Reading::Whole, &mut visit)?;
+        self.told()?;
+        // One that comes meanwhile may be there twice: see `read_rest`.
+        let (mut lines, nodes, looks) = (BTreeSet::new(), &self.nodes, &mut self.looks);
+        self.table.each(|mount| {
+            looks.iter_mut().for_each(|look| look.see(mount));
+            visit(mount);
+            lines.insert(line(nodes, pools, mount));
+            ControlFlow::Continue(())
+        })?;
         lines.into_iter().for_each(|line| self.add(None, line));
-        for _ in 0..MOST_ROUNDS {
-            let Some(changes) = self.table.changes().transpose()? else { break };
-            if changes.is_empty() {
-                self.is_current = true;
-                break;
-            }
-            for change in changes {
-                match change {
-                    Change::Attached(id) if id > self.newest => self.newest = id,
-                    Change::Detached(_) => {}
-                    // It may be missing here, and who has asked before this began need not know it.
-                    Change::Attached(_) | Change::Other => return Ok(()),
-                }
-            }
-            let lines = self.read(pools, Reading::Rest, &mut visit)?;
-            lines.into_iter().for_each(|line| self.add(None, line));
-        }
+        self.is_known = true;
+        // What has come meanwhile may be missing here. Who has asked before this began need not know it; who asks next has the
+        // whole table read again.
+        let has_gone = |change: &Change| matches!(change, Change::Detached(_));
+        self.is_current = self.told()?.is_some_and(|changes| changes.iter().all(has_gone));
         Ok(())
     }
 
-    fn read<V: FnMut(&Mount)>(&mut self, pools: &[PoolAt], from: Reading, mut visit: V) -> SysResult<Vec<Line>> {
-        let (mut lines, nodes, looks) = (Vec::new(), &self.nodes, &mut self.looks);
-        let see = |mount: &Mount| {
+    /// Reads what is behind the last line that was read; `None` if a mount is there twice. A kernel without "namespace: fix
+    /// proc mount iteration" (2026) shows one that comes after the end was read as often as ids were given out in between.
+    fn read_rest(&mut self, pools: &[PoolAt]) -> SysResult<Option<Vec<Line>>> {
+        let (mut lines, mut mounts, mut is_twice) = (Vec::new(), BTreeSet::new(), false);
+        let (nodes, looks) = (&self.nodes, &mut self.looks);
+        self.table.rest(|mount| {
+            is_twice = !mounts.insert(mount.id);
+            if is_twice {
+                return ControlFlow::Break(());
+            }
             looks.iter_mut().for_each(|look| look.see(mount));
-            visit(mount);
             lines.push(line(nodes, pools, mount));
             ControlFlow::Continue(())
-        };
-        match from {
-            Reading::Whole => self.table.each(see)?,
-            Reading::Rest => self.table.rest(see)?,
-        }
-        Ok(lines)
+        })?;
+        Ok((!is_twice).then_some(lines))
     }
 
     fn add(&mut self, id: Option<u64>, (parts, seen): Line) {
@@ -237,10 +250,12 @@ fn line(nodes: &str, pools: &[PoolAt], mount: &Mount) -> Line {
     if let Some(id) = in_pool {
         return (vec![Part::Volume(id)], seen);
     }
+    let is_beside = |(device, directory): &PoolAt| *device == mount.device && !directory.starts_with(&mount.root);
+    let beside = pools.iter().any(is_beside).then_some(Part::Beside);
     let on_device = (mount.device.0 == MAJOR).then_some(mount.device.1);
     let device = on_device.or_else(|| node(nodes, mount)).map(Part::Device);
     let elsewhere = content.and_then(|outer| outer.file_name()?.to_str()?.parse().ok()).map(Part::Elsewhere);
-    (device.into_iter().chain(elsewhere).collect(), seen)
+    (device.into_iter().chain(elsewhere).chain(beside).collect(), seen)
 }
 
 /// The volume of which a mount shows something, if it is in the pool in this directory of the filesystem on this device.

@@ -10,11 +10,17 @@ use crate::sys::mountinfo::changes::{MountChanges, testing::event};
 
 const ROOT: &str = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n";
 
+fn pools() -> [PoolAt; 1] {
+    [((8, 3), "/pool".into())]
+}
+
 /// A host whose kernel tells of its mounts.
 struct Host {
     table: File,
     kernel: UnixStream,
     mounts: Mounts,
+    /// The id in the table of the mount that came last.
+    last: u64,
 }
 
 impl Host {
@@ -24,7 +30,7 @@ impl Host {
         let (told, kernel) = UnixStream::pair().expect("a pair");
         told.set_nonblocking(true).expect("it can be set");
         let mounts = Mounts::new(table.told_by(MountChanges::of(told.into())), "nodes".to_owned(), &[]);
-        let mut host = Self { table: file.into(), kernel, mounts };
+        let mut host = Self { table: file.into(), kernel, mounts, last: 1 };
         host.follow();
         assert_eq!(host.readings(), 1, "at first nothing is known");
         host
@@ -36,7 +42,8 @@ impl Host {
 
     /// A part of a volume appears at the end of the table.
     fn show(&mut self, root: &str) {
-        let line = format!("7 1 8:3 {root} /at{root} rw - xfs /dev/sdb rw\n");
+        self.last += 1;
+        let line = format!("{} 1 8:3 {root} /at{root} rw - xfs /dev/sdb rw\n", self.last);
         let end = self.table.metadata().expect("a file").len();
         self.table.write_all_at(line.as_bytes(), end).expect("there is room");
     }
@@ -56,7 +63,7 @@ impl Host {
     }
 
     fn follow(&mut self) {
-        self.mounts.follow(&[((8, 3), "/pool".into())]).expect("the table can be read");
+        self.mounts.follow(&pools()).expect("the table can be read");
     }
 
     fn readings(&self) -> u64 {
@@ -127,17 +134,73 @@ fn the_whole_table_is_read_if_what_is_told_does_not_fit_what_is_read() {
 }
 
 #[test]
+fn what_comes_while_the_whole_table_is_read_makes_it_read_again() {
+    for (change, readings) in [(Change::Attached(500), 3), (Change::Other, 3), (Change::Detached(7), 2)] {
+        let mut host = Host::new();
+        let mut kernel = host.kernel.try_clone().expect("a copy");
+        let tell = |_: &Mount| kernel.write_all(&event(change)).expect("there is room");
+        host.mounts.read_whole(&pools(), tell).expect("it can be read");
+        host.follow();
+        assert_eq!(host.readings(), readings, "{change:?}");
+        host.follow();
+        assert_eq!(host.readings(), readings, "{change:?}: it is known now");
+    }
+}
+
+#[test]
 fn after_a_failure_nothing_is_believed() {
     let mut host = Host::new();
     host.spoil();
     host.tell(Change::Other);
-    let pools = [((8, 3), "/pool".into())];
-    assert!(host.mounts.follow(&pools).is_err_and(|error| error.errno == Errno::BADMSG));
-    assert!(host.mounts.follow(&pools).is_err());
+    let begun = host.readings();
+    assert!(host.mounts.follow(&pools()).is_err_and(|error| error.errno == Errno::BADMSG));
+    assert!(!host.mounts.was_read_since(begun, &pools()), "who has waited for it reads it again");
+    assert!(host.mounts.follow(&pools()).is_err());
     host.mend();
     host.mount(11, "/pool/vol-a/data");
     host.follow();
     assert!(host.shows("vol-a"));
+}
+
+#[test]
+fn a_mount_that_is_there_twice_is_known_once() {
+    let mut host = Host::new();
+    host.mount(11, "/pool/vol-a/data");
+    host.last -= 1;
+    host.mount(12, "/pool/vol-a/data");
+    host.follow();
+    assert_eq!(host.readings(), 2);
+    host.follow();
+    assert_eq!((host.readings(), host.mounts.contents(&id("vol-a")).count()), (2, 1));
+}
+
+#[test]
+fn where_the_pools_are_is_part_of_what_is_known() {
+    let mut host = Host::new();
+    host.mount(11, "/elsewhere/vol-a/data");
+    host.follow();
+    let (begun, moved) = (host.readings(), [((8, 3), "/elsewhere".into())]);
+    assert!(!host.shows("vol-a"));
+    host.mounts.follow(&moved).expect("the table can be read");
+    assert!(host.shows("vol-a") && host.mounts.was_read_since(begun, &moved));
+    assert!(!host.mounts.was_read_since(begun, &pools()));
+}
+
+#[test]
+fn what_is_beside_the_volumes_of_a_pool_may_have_moved_to_where_one_is() {
+    for (root, may_have_moved) in [
+        ("/aside/data", true),
+        ("/pool/.deleted.1.vol-a/data", true),
+        ("/pool2", true),
+        ("/pool/vol-a/data", false),
+        ("/pool", false),
+        ("/", false),
+    ] {
+        let mut host = Host::new();
+        host.mount(11, root);
+        host.follow();
+        assert_eq!(host.mounts.may_have_moved(), may_have_moved, "{root}");
+    }
 }
 
 #[test]
@@ -179,7 +242,7 @@ fn the_content_of_a_volume_is_known_in_any_pool_and_no_part_of_it_is_taken_for_i
         ("/data", 0),
     ] {
         let mut mounts = Mounts::new(MountTable::of(&table(root)), "nodes".to_owned(), &[]);
-        mounts.follow(&[((8, 3), "/pool".into())]).expect("it can be read");
+        mounts.follow(&pools()).expect("it can be read");
         assert_eq!(mounts.contents(&id("vol-a")).count(), number, "{root}");
         // In another filesystem it is another volume, or a copy.
         assert_eq!(mounts.showing(&id("vol-a"), None).is_some(), root.starts_with("/pool/vol-a"), "{root}");
