@@ -41,7 +41,7 @@ pub fn record(object: &PersistentVolume, cluster: Option<&str>) -> Option<OwnerR
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Objection {
     /// It is another's.
-    #[error("belongs to claim {claim} with uid {uid} and PersistentVolume {object}")]
+    #[error("belongs to claim {claim} with uid {uid} and PersistentVolume {object} with uid {of}")]
     Another {
         /// The claim, as `NAMESPACE/NAME`.
         claim: String,
@@ -49,6 +49,8 @@ pub enum Objection {
         uid: String,
         /// The PersistentVolume's name.
         object: String,
+        /// The PersistentVolume's uid.
+        of: String,
     },
     /// It is of the cluster with this uid.
     #[error("belongs to the cluster {0}")]
@@ -76,9 +78,16 @@ pub fn objection(noted: &Keys, object: &PersistentVolume, place: &Place, cluster
     let is_same = said(CLAIM) == Some(&full_name)
         && said(CLAIM_UID) == claim.uid.as_deref()
         && said(OBJECT) == object.metadata.name.as_deref();
-    if !is_same {
+    let another = || {
         let text = |key: &str| said(key).unwrap_or("unknown").to_owned();
-        return Some(Objection::Another { claim: text(CLAIM), uid: text(CLAIM_UID), object: text(OBJECT) });
+        Objection::Another { claim: text(CLAIM), uid: text(CLAIM_UID), object: text(OBJECT), of: text(OBJECT_UID) }
+    };
+    if !is_same {
+        return Some(another());
+    }
+    // One that was made anew is believed once it is bound: its claim is there then, which the token cannot make.
+    if said(OBJECT_UID).is_some() && persistent_volume::phase(object) != "Bound" {
+        return Some(another());
     }
     let is_kept = |policy: Option<&str>| policy == Some("Retain");
     let is_to_go = is_kept(said(RECLAIM)) && !is_kept(spec.persistent_volume_reclaim_policy.as_deref());
@@ -104,6 +113,7 @@ mod tests {
                 "csi": { "driver": "d", "volumeHandle": "pvc-u", "fsType": "xfs" },
                 "claimRef": { "namespace": "shop", "name": "data", "uid": "u" },
             },
+            "status": { "phase": "Bound" },
         })
     }
 
@@ -166,6 +176,10 @@ mod tests {
         for noted in [(CLAIMED, json!("v")), ("/spec/claimRef/name", json!("other")), (NAME, json!("pvc-u"))] {
             let judged = judged(&[noted.clone(), to_go.clone()], &[new.clone(), to_go.clone()]);
             assert!(matches!(judged, Some(Objection::Another { .. })), "{noted:?}: {judged:?}");
+        }
+        for phase in ["Available", "Released", "Failed"] {
+            let judged = judged(from_ref(&to_go), &[new.clone(), to_go.clone(), ("/status/phase", json!(phase))]);
+            assert!(matches!(judged, Some(Objection::Another { .. })), "{phase}: {judged:?}");
         }
         let keys = read("bulkhead-owner=1\nclaim=shop/data\npv=pvc-u.here\nclaim-uid=u\ncluster=d\n").unwrap();
         let place = Place::new(&"bulkhead.csi.local".parse().unwrap(), "here");

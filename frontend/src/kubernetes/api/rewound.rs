@@ -134,12 +134,15 @@ impl Seen {
     /// news.
     fn written(&mut self, before: Known, current: u64) -> Option<u64> {
         self.lease = Some((current, Instant::now()));
-        let is_lost = current < before.lease && before.losses == self.losses.0;
-        is_lost.then(|| {
+        if current >= before.lease {
+            return None;
+        }
+        // Otherwise a watch that was begun meanwhile has noticed it, and told nobody.
+        if before.losses == self.losses.0 {
             self.losses = (self.losses.0 + 1, self.newest.max(before.lease));
             self.newest = current;
-            self.losses.1
-        })
+        }
+        Some(self.losses.1)
     }
 
     /// Judges a watch of `path` that resumes from a revision while the server has the `current` one. Returns the newest

@@ -24,10 +24,11 @@ pub async fn have_watched(context: &Context, object: &PersistentVolume) -> Resul
     if !context.stores.lists.is_complete("persistentvolumeclaims") {
         return Ok(Action::requeue(context.intervals.unknown_volume));
     }
-    if !is_watched(context, &bound) {
-        label(context, object, &bound).await?;
+    if is_watched(context, &bound) || label(context, object, &bound).await? {
+        return Ok(Action::await_change());
     }
-    Ok(Action::await_change())
+    // A volume is bound before its claim says so, and only then may the agent serve the claim.
+    Ok(Action::requeue(context.intervals.unknown_volume))
 }
 
 fn is_watched(context: &Context, bound: &ObjectRef<PersistentVolumeClaim>) -> bool {
@@ -35,13 +36,18 @@ fn is_watched(context: &Context, bound: &ObjectRef<PersistentVolumeClaim>) -> bo
     watched.is_some_and(|watched| Some(claim::uid(&watched)) == bound.extra.uid.as_deref())
 }
 
+/// Gives a claim the label, and returns whether it says by now that it is bound.
 async fn label(
     context: &Context,
     object: &PersistentVolume,
     bound: &ObjectRef<PersistentVolumeClaim>,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let (place, namespace) = (&context.agent.place, bound.namespace.as_deref().unwrap_or_default());
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), namespace);
+    let now = request("reading a claim", claims.get_opt(&bound.name)).await?;
+    if now.is_some_and(|now| claim::persistent_volume(&now) != Some(&object.name_any())) {
+        return Ok(false);
+    }
     // With the uid: another claim of that name is not bound to it.
     let patch = json!({ "metadata": { "uid": bound.extra.uid, "labels": { place.key(): place.value() } } });
     let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
@@ -57,5 +63,5 @@ async fn label(
         ),
         Err(failure) => return Err(failure),
     }
-    Ok(())
+    Ok(true)
 }

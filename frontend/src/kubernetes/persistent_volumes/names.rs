@@ -38,8 +38,10 @@ type Named = HashMap<String, Vec<(String, String)>>;
 
 /// Those without the label, listed when the policy that sets it was in force: there will be no more of them.
 struct Unlabelled {
-    /// The uid of the policy's binding.
-    policy: String,
+    /// When they were listed, or it was last asked whether the policy is in force still.
+    begun: Instant,
+    /// The uid of the policy's binding, if it is in force.
+    policy: Option<String>,
     objects: Named,
 }
 
@@ -59,7 +61,7 @@ impl Names {
         let whose = Whose { client: &context.client, driver, place };
         let (asked, uid) = (Instant::now(), persistent_volume::uid(object));
         // In this order: what gets the label in the meantime is seen by the second.
-        if let Some(other) = self.without_label(&whose, volume, uid).await? {
+        if let Some(other) = self.without_label(&whose, asked, volume, uid).await? {
             return Ok(Some(other));
         }
         Ok(other(&*self.labelled(&whose, asked).await?, volume, uid))
@@ -80,21 +82,32 @@ impl Names {
 
     /// Another object without the label that names `volume`. Those of other drivers lack it too: where the policy makes
     /// sure that there will be no more of ours, they are listed once, and again only if one stands in the way.
-    async fn without_label(&self, whose: &Whose<'_>, volume: &str, uid: &str) -> Result<Option<String>, Failure> {
+    async fn without_label(
+        &self,
+        whose: &Whose<'_>,
+        asked: Instant,
+        volume: &str,
+        uid: &str,
+    ) -> Result<Option<String>, Failure> {
         let mut known = self.unlabelled.lock().await;
+        let has_no_other = |known: &&mut Unlabelled| other(&known.objects, volume, uid).is_none();
+        if known.as_mut().filter(|known| known.begun >= asked).as_ref().is_some_and(has_no_other) {
+            return Ok(None);
+        }
+        let begun = Instant::now();
         let policy = match settled(whose.client, VOLUME_POLICY).await {
             // The rules of an earlier release do not grant it.
             Err(failure) if failure.is_forbidden() => None,
             policy => policy?,
         };
-        if let Some(known) = known.as_ref().filter(|known| Some(&known.policy) == policy.as_ref())
-            && other(&known.objects, volume, uid).is_none()
-        {
+        let same = known.as_mut().filter(|known| policy.is_some() && known.policy == policy);
+        if let Some(known) = same.filter(has_no_other) {
+            known.begun = begun;
             return Ok(None);
         }
         let objects = whose.list(&format!("!{}", whose.place.key())).await?;
         let other = other(&objects, volume, uid);
-        *known = policy.map(|policy| Unlabelled { policy, objects });
+        *known = Some(Unlabelled { begun, policy, objects });
         Ok(other)
     }
 }
@@ -181,13 +194,25 @@ mod tests {
             let (client, lists) = server(by_hand.clone(), bound);
             let (names, whose) = (Names::default(), Whose { client: &client, driver: &driver, place: &place });
             for _ in 0..5 {
-                assert_eq!(names.without_label(&whose, "gone", "own").await.unwrap(), None);
+                assert_eq!(names.without_label(&whose, Instant::now(), "gone", "own").await.unwrap(), None);
             }
             assert_eq!(lists.load(Ordering::Relaxed), expected, "{bound:?}");
-            let found = names.without_label(&whose, "kept", "own").await.unwrap();
+            let found = names.without_label(&whose, Instant::now(), "kept", "own").await.unwrap();
             assert_eq!(found.as_deref(), Some("by-hand"));
             assert_eq!(lists.load(Ordering::Relaxed), expected + 1, "it might have been gone by now");
         }
+    }
+
+    #[tokio::test]
+    async fn deletions_that_wait_together_share_a_listing() {
+        let driver: DriverName = "bulkhead.csi.local".parse().unwrap();
+        let (place, (client, lists)) =
+            (Place::new(&driver, "here"), server(json!({ "metadata": {}, "spec": {} }), None));
+        let (names, whose) = (Names::default(), Whose { client: &client, driver: &driver, place: &place });
+        let asked = Instant::now();
+        let all = (0..1000).map(|_| names.without_label(&whose, asked, "gone", "own"));
+        assert!(futures::future::join_all(all).await.iter().all(Result::is_ok));
+        assert_eq!(lists.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_model::objects::owner::{self, Objection};
+use bulkhead_model::objects::persistent_volume;
 use bulkhead_model::owner::{Keys, read};
 use bulkhead_protocol::{ErrorKind, OwnerRecord, VolumeId};
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -56,11 +57,15 @@ async fn record_all(context: &Context, recorded: &mut HashMap<VolumeId, Recorded
         let outcome = match replace(context, &volume, &object, &record).await {
             Ok(()) => Recorded::Is(record),
             Err(failure) => {
+                let is_bound = persistent_volume::phase(&object) == "Bound";
                 match &failure {
-                    Failure::Refused(why) => warn!(%volume, object = %object.name_any(), "{why}"),
+                    Failure::Refused(why) if is_bound => warn!(%volume, object = %object.name_any(), "{why}"),
                     failure => debug!(%volume, "whose the volume is has not been noted: {failure}"),
                 }
-                Recorded::NotBefore(Instant::now() + context.intervals.owner_again)
+                // What is bound later is believed then; and what is busy is not for long.
+                let is_soon = !is_bound || matches!(&failure, Failure::Volume(fault) if fault.is(ErrorKind::Busy));
+                let pause = if is_soon { context.intervals.owners } else { context.intervals.owner_again };
+                Recorded::NotBefore(Instant::now() + pause)
             }
         };
         recorded.insert(volume, outcome);

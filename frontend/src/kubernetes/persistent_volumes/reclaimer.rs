@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bulkhead_model::objects::names::FINALIZER;
 use bulkhead_model::objects::{claim, persistent_volume};
-use bulkhead_model::volumes::Fault;
+use bulkhead_model::volumes::{Fault, Outlook};
 use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -104,8 +104,14 @@ impl Reclaimer {
             (true, "Bound") if !has_finalizer && !is_being_deleted => self.add_finalizer(object).await,
             (false, _) if has_finalizer => {
                 // From here on the object may go at once, and only the note then says that the volume is kept.
-                if let Err(failure) = owners::note(&self.context, volume, object).await {
-                    warn!(object = %object.name_any(), %volume, "that the volume is kept has not been noted: {failure}");
+                match owners::note(&self.context, volume, object).await {
+                    Ok(()) => {}
+                    Err(Failure::Volume(fault)) if fault.outlook() == Outlook::Open => return Err(fault.into()),
+                    Err(failure) => warn!(
+                        object = %object.name_any(),
+                        %volume,
+                        "that the volume is kept has not been noted: {failure}"
+                    ),
                 }
                 self.remove_finalizer(object).await
             }
