@@ -85,7 +85,8 @@ fn volumes_get_their_nodes_label(cluster: &mut Cluster) -> Result<()> {
         let wanted = &mut volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0];
         wanted["values"] = json!([rights.here, rights.there]);
         let labels = labelled(&volume)?;
-        ensure!(labels == json!({ "colour": "red" }), "a volume of two nodes has {labels}");
+        // So that what another driver's volume looks like is none of ours.
+        ensure!(labels == json!({ "colour": "red", TOPOLOGY_KEY: "" }), "a volume of two nodes has {labels}");
         Ok(())
     })
 }
