@@ -104,6 +104,21 @@ const COMMAND: u32 = 6;
 const SET_QUOTA: u32 = 9;
 const FILESYSTEM: u32 = 10;
 
+/// Why something is not done, by the numbers of the same file: it is refused, or a system call has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    Refused(u32),
+    Kernel(u32),
+}
+
+const NO_PUBLISH_DIRECTORY: Failure = Failure::Refused(0);
+const NO_FILESYSTEMS: Failure = Failure::Refused(2);
+const SHAPE: Failure = Failure::Refused(3);
+const RECORD_MISSING: Failure = Failure::Refused(4);
+const MOUNTED: Failure = Failure::Refused(13);
+const OF_NOBODY: Failure = Failure::Refused(20);
+const REPLACED: Failure = Failure::Refused(22);
+
 /// A packet: numbers in little endian, texts with their lengths before them.
 #[derive(Default)]
 struct Packet(Vec<u8>);
@@ -197,18 +212,17 @@ impl Line {
         }
     }
 
-    /// Checks that a packet is refused, with a text that has this part, or with this error number.
-    fn refused(&mut self, what: &str, packet: &Packet, part: &str, errno: u32) -> Result<()> {
+    /// Checks that what a packet asks for is not done, for this reason.
+    fn refused(&mut self, what: &str, packet: &Packet, expected: Failure) -> Result<()> {
         let answer = self.ask(packet).with_context(|| what.to_owned())?;
         let number =
             |at: usize| answer.get(at..at + 4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
-        let said = String::from_utf8_lossy(&answer).into_owned();
-        let is_refused = match (number(0), number(4)) {
-            (Some(1), Some(0)) => !part.is_empty() && said.contains(part),
-            (Some(1), Some(1)) => number(8) == Some(errno),
-            _ => false,
+        let failure = match [0, 4, 8].map(number) {
+            [Some(1), Some(0), Some(refusal)] => Some(Failure::Refused(refusal)),
+            [Some(1), Some(1), Some(errno)] => Some(Failure::Kernel(errno)),
+            _ => None,
         };
-        ensure!(is_refused, "{what}: {said:?}");
+        ensure!(failure == Some(expected), "{what}: {answer:?}");
         Ok(())
     }
 }
@@ -231,17 +245,21 @@ fn what_a_keeper_that_is_taken_over_asks_for_is_checked(rig: &mut Rig) -> Result
     let bind_to = |directory: &str, path: &str, kind, content: &Path, device| -> Result<Packet> {
         Ok(none(Packet::of(BIND).text("vol-a").content(kind, content, device)?.target(directory, path)))
     };
-    line.refused("without a record", &bind_to("kubelet-pods", at, 0, &data, None)?, "vol_data.json", 0)?;
-    line.refused("another path", &bind_to("kubelet-pods", "pod-1/x", 0, &data, None)?, "not a path at which", 0)?;
-    line.refused("another directory", &bind_to("work", "b", 0, &outside, None)?, "was replaced", 0)?;
-    line.refused("another's device", &bind_to("work", "b", 1, &data, Some(7))?, "", libc::EPERM.cast_unsigned())?;
-    line.refused("what is there", &bind_to("work", "foreign", 0, &data, None)?, "something else is mounted", 0)?;
+    line.refused("without a record", &bind_to("kubelet-pods", at, 0, &data, None)?, RECORD_MISSING)?;
+    line.refused("another path", &bind_to("kubelet-pods", "pod-1/x", 0, &data, None)?, SHAPE)?;
+    line.refused("another directory", &bind_to("work", "b", 0, &outside, None)?, REPLACED)?;
+    line.refused(
+        "another's device",
+        &bind_to("work", "b", 1, &data, Some(7))?,
+        Failure::Kernel(libc::EPERM.cast_unsigned()),
+    )?;
+    line.refused("what is there", &bind_to("work", "foreign", 0, &data, None)?, MOUNTED)?;
     // A mount of the host, which the keeper claims was published.
     let shown = |packet: Packet| -> Result<Packet> {
         packet.content(0, &data, None)?.byte(1).file(&foreign).map(|packet| packet.byte(0))
     };
     let unbind_foreign = shown(Packet::of(UNBIND).target("work", "foreign"))?.byte(0).byte(1);
-    line.refused("a mount of the host", &unbind_foreign, "of no pool", 0)?;
+    line.refused("a mount of the host", &unbind_foreign, OF_NOBODY)?;
     // A directory of somebody else's, at which nothing is mounted.
     let empty = rig.target("empty");
     fs::create_dir(&empty)?;
@@ -249,11 +267,11 @@ fn what_a_keeper_that_is_taken_over_asks_for_is_checked(rig: &mut Rig) -> Result
     line.ask(&unbind_empty(Packet::of(UNBIND).target("work", "empty"))?)?;
     fs::remove_dir(&empty).context("what was not made for a volume is not removed")?;
     let scratch = Packet::of(UNBIND).target("kubelet-pods", "pod-1/volumes/kubernetes.io~empty-dir/scratch");
-    line.refused("another driver's directory", &unbind_empty(scratch)?, "not a path at which", 0)?;
+    line.refused("another driver's directory", &unbind_empty(scratch)?, SHAPE)?;
     for number in [0_u32, 7, 0x7_ffff, 0x10_0000] {
-        let permission = libc::EPERM.cast_unsigned();
-        line.refused("another's device", &Packet::of(OPEN).number(number).number(2), "", permission)?;
-        line.refused("its length", &Packet::of(COMMAND).number(number).number(2), "", permission)?;
+        let permission = Failure::Kernel(libc::EPERM.cast_unsigned());
+        line.refused("another's device", &Packet::of(OPEN).number(number).number(2), permission)?;
+        line.refused("its length", &Packet::of(COMMAND).number(number).number(2), permission)?;
     }
     // A device of another helper, and an image of its own, which is attached already.
     let image = outside.join("image");
@@ -261,24 +279,23 @@ fn what_a_keeper_that_is_taken_over_asks_for_is_checked(rig: &mut Rig) -> Result
     let other = loops::attach_as_helpers_do(&image, "vol-c")?;
     let name = other.file_name().context("a device has a name")?.to_string_lossy().into_owned();
     let number = name.trim_start_matches("loop").parse::<u32>()?;
-    let is_busy = libc::EBUSY.cast_unsigned();
-    line.refused("another helper's device", &Packet::of(OPEN).number(number).number(2), "", is_busy)?;
+    let is_busy = Failure::Kernel(libc::EBUSY.cast_unsigned());
+    line.refused("another helper's device", &Packet::of(OPEN).number(number).number(2), is_busy)?;
     for command in [Packet::of(COMMAND).number(number).number(0).byte(1), Packet::of(COMMAND).number(number).number(1)]
     {
-        line.refused("a change of another helper's device", &command, "", is_busy)?;
+        line.refused("a change of another helper's device", &command, is_busy)?;
     }
     loops::remove(&[other])?;
     for project in [0_u32, 1, 99_999, 1_000_001, 1_048_577, u32::MAX] {
         let set = Packet::of(SET_QUOTA).text("default").number(project).long(1 << 20).long(1);
-        line.refused("a project of others", &set, "", libc::EPERM.cast_unsigned())?;
+        line.refused("a project of others", &set, Failure::Kernel(libc::EPERM.cast_unsigned()))?;
     }
     let mount = Packet::of(FILESYSTEM).text("default").number(0x8_0000).number(1).text("vol-a");
-    line.refused("a mount where there are none", &mount, "not configured for filesystems", 0)?;
+    line.refused("a mount where there are none", &mount, NO_FILESYSTEMS)?;
     line.refused(
         "a directory that is none",
         &Packet::of(LOOK).target("other", "a").byte(0).byte(0),
-        "does not exist",
-        0,
+        NO_PUBLISH_DIRECTORY,
     )?;
     // No type of the protocol has such a value: the line is closed.
     let closed = line.ask(&none(Packet::of(BIND).text("../vol-a").content(0, &data, None)?.target("work", "b")));
