@@ -70,9 +70,8 @@ impl Below {
     /// A refusal when it does not exist, when the path to it contains a symbolic link or crosses into another mount, or when
     /// users other than root may change a directory on it. All directories up to that one are root's alone.
     pub fn open_parent(&self, path: &RelativePath) -> Result<OwnedFd, Failure> {
-        let mut directory = file::open_below(self.root.as_fd(), "")?;
+        let (mut directory, mut depth) = (file::open_below(self.root.as_fd(), "")?, 0_u16);
         let mut names = path.split_last().0.split('/').filter(|name| !name.is_empty());
-        let mut depth = 0_u16;
         loop {
             if file::is_open_to_others(&file::status(&directory)?) {
                 return Err(Refusal::OpenToOthers(depth).into());
