@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use super::{answer, found, list, watch};
+use super::{answer, found, list, number, watch};
 
 const GROUP: &str = "/apis/snapshot.storage.k8s.io/v1";
 
@@ -19,6 +19,8 @@ pub struct Contents {
     objects: Mutex<Vec<Value>>,
     version: AtomicU64,
     events: broadcast::Sender<Value>,
+    /// What was told, with its version: a watch is told what has happened since the list.
+    told: Mutex<Vec<(u64, Value)>>,
 }
 
 impl Default for Contents {
@@ -28,6 +30,7 @@ impl Default for Contents {
             objects: Mutex::default(),
             version: AtomicU64::new(100),
             events: broadcast::Sender::new(64),
+            told: Mutex::default(),
         }
     }
 }
@@ -58,11 +61,18 @@ impl Contents {
                 answer(200, &json!({ "groupVersion": "snapshot.storage.k8s.io/v1", "resources": [kind] }))
             }
             (&Method::GET, ["volumesnapshotcontents"]) if query.contains("watch=true") => {
-                watch(Some(self.events.subscribe()))
+                let _objects = self.objects.lock().unwrap();
+                let since = number(query, "resourceVersion").unwrap_or_default();
+                let told = self.told.lock().unwrap();
+                let missed = told.iter().filter(|(version, _)| *version > since).map(|(_, event)| event.clone());
+                watch(missed.collect(), Some(self.events.subscribe()))
             }
             (&Method::GET, ["volumesnapshotcontents"]) => {
                 let objects = self.objects.lock().unwrap();
-                answer(200, &list("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", &objects, query))
+                let mut page = list("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", &objects, query);
+                let last = self.version.load(Ordering::Relaxed) - 1;
+                page["metadata"]["resourceVersion"] = json!(last.to_string());
+                answer(200, &page)
             }
             (&Method::GET, ["volumesnapshotclasses", name]) => {
                 found(&[json!({ "metadata": { "name": "daily" }, "driver": "bulkhead.csi.local" })], name)
@@ -84,17 +94,19 @@ impl Contents {
     }
 
     fn store(&self, object: &mut Value) {
-        let version = self.version.fetch_add(1, Ordering::Relaxed).to_string();
-        object["metadata"]["resourceVersion"] = json!(version);
+        let mut objects = self.objects.lock().unwrap();
+        let version = self.version.fetch_add(1, Ordering::Relaxed);
+        object["metadata"]["resourceVersion"] = json!(version.to_string());
         let is_free = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
         let is_gone = is_free && !object["metadata"]["deletionTimestamp"].is_null();
-        let mut objects = self.objects.lock().unwrap();
         objects.retain(|other| other["metadata"]["name"] != object["metadata"]["name"]);
         if !is_gone {
             objects.push(object.clone());
         }
         let kind = if is_gone { "DELETED" } else { "MODIFIED" };
-        let _ = self.events.send(json!({ "type": kind, "object": object }));
+        let event = json!({ "type": kind, "object": object });
+        self.told.lock().unwrap().push((version, event.clone()));
+        let _ = self.events.send(event);
     }
 }
 

@@ -15,6 +15,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, broadcast};
@@ -234,7 +235,7 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
     match *method {
         Method::GET if name == POLICIES || name == BINDINGS => shared.policies.answer(name, query),
         Method::GET if query.contains("watch=true") => {
-            watch(if claims { Some(shared.events.subscribe()) } else { None })
+            watch(Vec::new(), if claims { Some(shared.events.subscribe()) } else { None })
         }
         Method::GET if claims && shared.unlisted.load(Ordering::Relaxed) => {
             answer(200, &list("v1", "PersistentVolumeClaim", &[], query))
@@ -290,12 +291,15 @@ fn found(objects: &[Value], name: &str) -> Response {
     }
 }
 
+/// The number that `query` has for a name.
+fn number(query: &str, name: &str) -> Option<u64> {
+    let value = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+    value.and_then(|value| value.parse().ok())
+}
+
 /// The page of a list that `query` asks for.
 fn list(version: &str, kind: &str, items: &[Value], query: &str) -> Value {
-    let number = |name: &str| {
-        let value = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
-        value.and_then(|value| value.parse::<usize>().ok())
-    };
+    let number = |name: &str| number(query, name).and_then(|number| usize::try_from(number).ok());
     let (first, limit) = (number("continue").unwrap_or(0), number("limit").unwrap_or(items.len()));
     let page: Vec<_> = items.iter().skip(first).take(limit).collect();
     let next = Some(first + limit).filter(|next| *next < items.len()).map(|next| next.to_string());
@@ -303,15 +307,16 @@ fn list(version: &str, kind: &str, items: &[Value], query: &str) -> Value {
             "metadata": { "resourceVersion": "1", "continue": next }, "items": page })
 }
 
-/// A stream of lines that ends only with an error.
-fn watch(events: Option<broadcast::Receiver<Value>>) -> Response {
+/// A stream of lines that ends only with an error: what was `missed`, and what happens from now on.
+fn watch(missed: Vec<Value>, events: Option<broadcast::Receiver<Value>>) -> Response {
+    let missed = futures::stream::iter(missed).map(|event| Ok(Bytes::from(format!("{event}\n"))));
     let stream = futures::stream::unfold(events, |events| async move {
         let Some(mut receiver) = events else { return std::future::pending().await };
         let event = receiver.recv().await.ok()?;
         let rest = if event["type"] == "ERROR" { None } else { Some(receiver) };
         Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), rest))
     });
-    ([("content-type", "application/json")], Body::from_stream(stream)).into_response()
+    ([("content-type", "application/json")], Body::from_stream(missed.chain(stream))).into_response()
 }
 
 fn answer(code: u16, body: &Value) -> Response {

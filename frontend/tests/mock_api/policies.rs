@@ -57,7 +57,7 @@ impl Policies {
     pub fn answer(&self, of: &str, query: &str) -> Response {
         let (kind, _) = self.find(of, "");
         if query.contains("watch=true") {
-            return watch(Some(kind.events.subscribe()));
+            return watch(Vec::new(), Some(kind.events.subscribe()));
         }
         let missing = kind.missing.lock().unwrap();
         answer(200, &list_without(of, |name| missing.contains(name), query))
