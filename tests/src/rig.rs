@@ -212,8 +212,28 @@ impl Rig {
         refusal(&mut self.helper_command()?)
     }
 
-    /// Starts the helper, on a pool called default if there are no pools yet, and waits until it serves.
+    /// Starts the helper, on a pool called default if there are no pools yet, and waits until it serves. A disk that is
+    /// only slow may not have answered in time: the helper ends when it does, and is started anew.
     pub fn start_helper(&mut self) -> Result<()> {
+        let limit = self.patience(Duration::from_secs(60));
+        loop {
+            self.start_helper_beside_hung()?;
+            if self.stderr.is_some() {
+                return Ok(());
+            }
+            let helper = self.running_helper()?;
+            // By then it has logged what it does not serve.
+            wait::until(limit, || Ok(ensure!(helper.own_log()?.contains("serving requests"))))?;
+            if !helper.own_log()?.contains("kind=Unanswering") {
+                return Ok(());
+            }
+            helper.wait(limit).context("a filesystem does not answer")?;
+            ensure!(helper.wants_another_start()?, "the helper failed: {}", helper.own_log()?);
+        }
+    }
+
+    /// Starts the helper as [`Self::start_helper`] does, but whatever filesystem does not answer.
+    pub fn start_helper_beside_hung(&mut self) -> Result<()> {
         if self.pools.is_empty() {
             self.add_pool("default")?;
         }

@@ -128,7 +128,9 @@ fn a_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Result<()> {
     two_pools(rig)?;
     rig.helper()?.ask_all([create("hang-a", directory_spec(SIZE)), bind("hang-a", "a")])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
-    let helper = rig.restarted_helper()?;
+    rig.kill_helper()?;
+    rig.start_helper_beside_hung()?;
+    let helper = rig.helper()?;
     helper.check_serves("other")?;
     processes::check_children(rig.helper_pid()?)?;
     for request in [unbind("hang-a", "a"), delete("hang-a"), create("hang-a", directory_spec(SIZE))] {

@@ -105,7 +105,7 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(rig: &mut Rig) -> Result<()> 
     // A start beside it serves the others, and the next one, once it answers, what was published.
     rig.kill_helper()?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
-    rig.start_helper()?;
+    rig.start_helper_beside_hung()?;
     check_other(rig).context("after a start")?;
     drop(frozen);
     rig.await_end_of_helper(rig.patience(Duration::from_secs(60)))?;

@@ -74,7 +74,7 @@ fn a_copy_of_a_pool_that_is_read_only_is_not_served(rig: &mut Rig) -> Result<()>
 fn a_copy_of_a_pool_that_is_frozen_is_not_served(rig: &mut Rig) -> Result<()> {
     let (directory, copied) = pool_and_copy(rig)?;
     let frozen = Frozen::freeze(&directory)?;
-    rig.start_helper()?;
+    rig.start_helper_beside_hung()?;
     let checked = check_copy_is_not_served(rig);
     rig.abandon();
     drop(frozen);

@@ -30,7 +30,7 @@ fn a_second_start_beside_a_frozen_pool_serves_the_others(rig: &mut Rig) -> Resul
     rig.add_pools(["default", "other"])?;
     let frozen = Frozen::freeze(&rig.pool().directory)?;
     for round in 0..2 {
-        rig.start_helper().with_context(|| format!("round {round}"))?;
+        rig.start_helper_beside_hung().with_context(|| format!("round {round}"))?;
         check_other(rig)?;
         rig.kill_helper()?;
     }
