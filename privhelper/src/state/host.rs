@@ -11,7 +11,7 @@ use bulkhead_protocol::{Error, PublishName, Separation, VolumeId};
 use super::mounts::{self, Mounts, PoolAt};
 use super::ways::{Apart, Look, Way, refusal};
 use super::{Placer, failed, in_use, lock};
-use crate::log::shown;
+use crate::log::{self, shown};
 use crate::sys::Result as SysResult;
 use crate::sys::mountinfo::{Mount, MountTable};
 
@@ -39,6 +39,10 @@ impl Host {
     pub fn new(nodes: String, ways: Vec<Way>, [whole, beginning]: [MountTable; 2], placer: Arc<Placer>) -> Self {
         let ways: Vec<_> = ways.into_iter().map(Arc::new).collect();
         let mounts = Mounts::new(whole, nodes.clone(), &ways);
+        if !mounts.are_told() {
+            // KERNEL(6.15): before, it never does.
+            log::info!("the kernel does not tell of mounts: all are read for each exclusive publish and each deletion");
+        }
         let begun = Arc::clone(&mounts.begun);
         let (mounts, beginning) = (Mutex::new(mounts), Mutex::new(beginning));
         Self { nodes, ways, placer, mounts, begun, beginning, apart: Mutex::default() }

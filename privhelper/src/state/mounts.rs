@@ -137,8 +137,8 @@ impl Mounts {
         for round in 0..MOST_ROUNDS {
             let Some(changes) = self.told()? else { return Ok(false) };
             if changes.is_empty() {
-                // One system call at a time changes mounts, and the next begins when all is told of it: of what is missing
-                // on one side, nothing can stand for what is missing on the other.
+                // One system call at a time changes mounts, and the next begins when all is told of it. So nothing that is
+                // missing on one side stands for what is missing on the other, if all that came before has been read.
                 let fits = told.len() == lines.len();
                 told.into_iter().zip(lines).for_each(|(id, line)| self.add(Some(id), line));
                 return Ok(fits);

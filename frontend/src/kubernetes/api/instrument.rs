@@ -2,16 +2,14 @@
 //!
 //! A watcher reports that a watch failed, but not that it has resumed. The answers, which are seen here, show that.
 
-use std::task::{Context, Poll};
 use std::time::Instant;
 
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
-use http::{Method, Request, Response};
+use futures::StreamExt;
+use http::{Method, Request};
 use http_body_util::{BodyStream, StreamBody};
 use kube::client::{Body, DynBody};
-use tower::{BoxError, Layer, Service};
 
+use super::between::{Answer, Between, Server};
 use crate::metrics::{METRICS, now};
 use crate::readiness::{Part, Readiness};
 
@@ -39,61 +37,23 @@ fn established(readiness: &Readiness, resource: &str) {
     }
 }
 
-/// Observes a client's requests.
+/// Observes a client's requests, and reports watches.
 #[derive(Clone)]
-pub struct ObserveLayer(Readiness);
+pub struct Observe(pub Readiness);
 
-impl ObserveLayer {
-    /// Watches are reported to `readiness`.
-    pub fn new(readiness: Readiness) -> Self {
-        Self(readiness)
-    }
-}
-
-impl<S> Layer<S> for ObserveLayer {
-    type Service = Observed<S>;
-
-    fn layer(&self, inner: S) -> Observed<S> {
-        Observed { inner, readiness: self.0.clone() }
-    }
-}
-
-/// A service whose requests are observed.
-#[derive(Clone)]
-pub struct Observed<S> {
-    inner: S,
-    readiness: Readiness,
-}
-
-impl<S> Service<Request<Body>> for Observed<S>
-where
-    S: Service<Request<Body>, Response = Response<Box<DynBody>>, Error = BoxError>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+impl Between for Observe {
+    async fn answer<S: Server>(self, mut server: S, request: Request<Body>) -> Answer {
         let (verb, resource) = (verb(&request), resource(request.uri().path()));
-        let (begun, readiness) = (Instant::now(), self.readiness.clone());
-        let answer = self.inner.call(request);
-        async move {
-            let answer = answer.await;
-            let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16()).to_string();
-            METRICS.api_requests.with([verb, resource, &code]).observe(begun.elapsed().as_secs_f64());
-            let answer = answer?;
-            if verb != "watch" || !answer.status().is_success() {
-                return Ok(answer);
-            }
-            established(&readiness, resource);
-            Ok(answer.map(|body| with_contact(body, resource)))
+        let begun = Instant::now();
+        let answer = server.call(request).await;
+        let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16()).to_string();
+        METRICS.api_requests.with([verb, resource, &code]).observe(begun.elapsed().as_secs_f64());
+        let answer = answer?;
+        if verb != "watch" || !answer.status().is_success() {
+            return Ok(answer);
         }
-        .boxed()
+        established(&self.0, resource);
+        Ok(answer.map(|body| with_contact(body, resource)))
     }
 }
 

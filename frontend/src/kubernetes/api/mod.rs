@@ -1,10 +1,12 @@
 //! Talking to the API server, whatever the subject. Nothing here knows about claims, volumes or capacity.
 //!
-//! From top to bottom, each importing only from those below it: [`reach`], [`access`] ([`limits`],
-//! [`projection`], [`retry_after`], [`rewound`]), [`credential`] ([`own_token`], [`token`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
-//! [`backoff`], [`request`], [`failure`].
+//! From top to bottom, each importing only from those below it: [`server`], what is [`between`] it and the client
+//! ([`projection`], [`rewound`], [`silence`], [`retry_after`], [`instrument`], [`pace`]), [`credential`] ([`own_token`],
+//! [`token`], [`transport`]), [`events`], [`node_identity`], [`csi_node`], [`watch`], [`first_lists`], [`pages`], [`backoff`],
+//! [`request`], [`failure`].
 
 pub mod backoff;
+mod between;
 pub mod credential;
 pub mod csi_node;
 pub mod events;

@@ -4,19 +4,16 @@
 //! The rate is halved when the server is overloaded and grows with each answer, so that all agents together find what
 //! the server bears. The measure also knows how long answers take lately.
 
-use std::mem::replace;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use http::header::RETRY_AFTER;
 use http::{Request, Response, StatusCode};
 use kube::client::{Body, DynBody};
 use tokio::time::{Instant, sleep, timeout};
-use tower::{BoxError, Layer, Service, ServiceExt};
+use tower::ServiceExt;
 
+use super::between::{Answer, Between, Server};
 use super::failure::LONGEST_REST;
 use super::instrument::{resource, verb};
 
@@ -151,54 +148,18 @@ impl Measure {
     }
 }
 
-/// Has a client's requests sent at this pace.
-#[derive(Clone)]
-pub struct PaceLayer(pub Pace);
-
-impl<S> Layer<S> for PaceLayer {
-    type Service = Paced<S>;
-
-    fn layer(&self, inner: S) -> Paced<S> {
-        Paced { inner, pace: self.0.clone() }
-    }
-}
-
-/// A service whose requests are sent at a pace.
-#[derive(Clone)]
-pub struct Paced<S> {
-    inner: S,
-    pace: Pace,
-}
-
-impl<S> Service<Request<Body>> for Paced<S>
-where
-    S: Service<Request<Body>, Response = Response<Box<DynBody>>, Error = BoxError> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (another, pace) = (self.inner.clone(), self.pace.clone());
-        // This is the one that is ready.
-        let mut inner = replace(&mut self.inner, another);
-        async move {
-            if is_few(&request) {
-                pace.measure().send();
-            } else {
-                timeout(LONGEST_WAIT, pace.turn()).await.map_err(|_| Crowded)?;
-            }
-            let mut sent = Sent { pace, at: Instant::now(), ended: None };
-            let answer = inner.ready().await?.call(request).await;
-            sent.ended = answer.as_ref().ok().map(ended);
-            answer
+/// A client's requests are sent at this pace.
+impl Between for Pace {
+    async fn answer<S: Server>(self, mut server: S, request: Request<Body>) -> Answer {
+        if is_few(&request) {
+            self.measure().send();
+        } else {
+            timeout(LONGEST_WAIT, self.turn()).await.map_err(|_| Crowded)?;
         }
-        .boxed()
+        let mut sent = Sent { pace: self, at: Instant::now(), ended: None };
+        let answer = server.ready().await?.call(request).await;
+        sent.ended = answer.as_ref().ok().map(ended);
+        answer
     }
 }
 
@@ -245,8 +206,9 @@ mod tests {
 
     use futures::future::join_all;
     use http_body_util::{BodyExt, Full};
-    use tower::service_fn;
+    use tower::{BoxError, Layer, service_fn};
 
+    use super::super::between::BetweenLayer;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -301,7 +263,7 @@ mod tests {
             std::future::ready(Ok::<_, BoxError>(answer.body(body).unwrap()))
         });
         let pace = Pace::default();
-        let paced = PaceLayer(pace.clone()).layer(server);
+        let paced = BetweenLayer(pace.clone()).layer(server);
         let request = |uri: &str| paced.clone().oneshot(Request::get(uri).body(Body::empty()).unwrap());
         let begun = Instant::now();
         assert_eq!(request("/api/v1/persistentvolumes/a").await.unwrap().status(), 429);

@@ -1,54 +1,25 @@
 //! What arrives from the API server is reduced to the fields that are read, before anything else sees it: the memory
 //! that a claim takes does not depend on its size, however many there are in a page or on a watch.
 
-use std::task::{Context, Poll};
-
+use super::between::{Answer, Between, Server};
+use super::instrument::resource;
 use bulkhead_model::objects::fields::Fields;
 use bulkhead_model::objects::reducer::{MOST, Reducer};
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use http::header::CONTENT_TYPE;
 use http::{Request, Response};
 use http_body_util::{BodyStream, Limited, StreamBody};
 use hyper::body::Frame;
 use kube::client::{Body, DynBody};
-use tower::{BoxError, Layer, Service};
-
-use super::instrument::resource;
 
 /// Reduces the answers to a client's requests.
 #[derive(Clone, Copy, Debug)]
-pub struct ProjectionLayer;
+pub struct Projection;
 
-impl<S> Layer<S> for ProjectionLayer {
-    type Service = Projected<S>;
-
-    fn layer(&self, inner: S) -> Projected<S> {
-        Projected(inner)
-    }
-}
-
-/// A service whose answers are reduced.
-#[derive(Clone)]
-pub struct Projected<S>(S);
-
-impl<S> Service<Request<Body>> for Projected<S>
-where
-    S: Service<Request<Body>, Response = Response<Box<DynBody>>, Error = BoxError>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+impl Between for Projection {
+    async fn answer<S: Server>(self, mut server: S, request: Request<Body>) -> Answer {
         let fields = Fields::of(resource(request.uri().path()));
-        let answer = self.0.call(request);
-        async move { Ok(projected(answer.await?, fields)) }.boxed()
+        Ok(projected(server.call(request).await?, fields))
     }
 }
 

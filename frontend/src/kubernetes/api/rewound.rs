@@ -3,29 +3,28 @@
 //! A watch that resumes from a revision of the lost future is accepted, and then hears nothing: neither an error nor an
 //! event; and once new revisions have the numbers of those that are lost, it hears of some changes and not of others.
 //! Therefore the agent's Lease, which it writes every minute, tells the current revision for all watches. Before a watch
-//! resumes that has been disturbed, a list of one object does, and so it does while no Lease is written. If a newer one has been seen before, each
-//! watch, open or about to resume, is told once that its own has expired, upon which the watcher lists everything anew.
+//! resumes that has been disturbed, a list of one object does; and while no Lease is written, watches end and resume, so
+//! that it does for them. If a newer revision has been seen before, each watch, open or about to resume, is told once that
+//! its own has expired, upon which the watcher lists everything anew.
 
 use std::collections::{HashMap, HashSet};
-use std::mem::replace;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, stream};
+use futures::{StreamExt, stream};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request, Response, Uri};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Bytes, Frame};
 use kube::client::{Body, DynBody};
 use kube::core::Status;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
-use tower::{BoxError, Layer, Service, ServiceExt};
+use tokio::time::{Instant, sleep_until};
+use tower::{BoxError, ServiceExt};
 
+use super::between::{Answer, Between, Server};
 use super::instrument::resource;
 use super::watch::OPEN;
 
@@ -49,7 +48,7 @@ pub fn is_rewound(status: &Status) -> bool {
 
 /// Compares revisions before a client's watches resume.
 #[derive(Clone, Debug, Default)]
-pub struct RewoundLayer(Arc<Shared>);
+pub struct Rewound(Arc<Shared>);
 
 /// What a client's watches share.
 #[derive(Debug)]
@@ -58,17 +57,23 @@ struct Shared {
     /// How many losses there were, and of those the last: the newest revision that is lost, and the current one then.
     lost: watch::Sender<(u64, u64, u64)>,
     quiet: Duration,
+    fresh: Duration,
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { seen: Mutex::default(), lost: watch::Sender::default(), quiet: QUIET }
+        Self { seen: Mutex::default(), lost: watch::Sender::default(), quiet: QUIET, fresh: FRESH }
     }
 }
 
 impl Shared {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the Lease has lately told whether anything is lost.
+    fn is_told(&self) -> bool {
+        self.seen().lease.is_some_and(|(_, at)| at.elapsed() < self.fresh)
     }
 
     /// Takes in that the Lease was written as this revision, after `before` was the latest.
@@ -78,21 +83,6 @@ impl Shared {
             self.lost.send_replace((seen.losses.0, lost, current));
         }
     }
-}
-
-impl<S> Layer<S> for RewoundLayer {
-    type Service = Compared<S>;
-
-    fn layer(&self, inner: S) -> Compared<S> {
-        Compared { inner, shared: Arc::clone(&self.0) }
-    }
-}
-
-/// A service whose watches resume only from the past.
-#[derive(Clone)]
-pub struct Compared<S> {
-    inner: S,
-    shared: Arc<Shared>,
 }
 
 /// What all watches of a client have seen.
@@ -123,11 +113,6 @@ impl Seen {
     fn known(&self) -> Known {
         let lease = self.lease.map(|(revision, _)| revision).unwrap_or_default();
         Known { newest: self.newest, losses: self.losses.0, lease }
-    }
-
-    /// Returns whether the Lease has lately told whether anything is lost.
-    fn is_known(&self) -> bool {
-        self.lease.is_some_and(|(_, at)| at.elapsed() < FRESH)
     }
 
     /// Judges the Lease, which was written as the `current` revision. Returns the newest revision that is lost, if that is
@@ -162,63 +147,42 @@ impl Seen {
     }
 }
 
-impl<S> Service<Request<Body>> for Compared<S>
-where
-    S: Service<Request<Body>, Response = Response<Box<DynBody>>, Error = BoxError> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (another, shared) = (self.inner.clone(), Arc::clone(&self.shared));
-        // This is the one that is ready.
-        let mut inner = replace(&mut self.inner, another);
+impl Between for Rewound {
+    async fn answer<S: Server>(self, mut server: S, request: Request<Body>) -> Answer {
+        let Self(shared) = self;
         if *request.method() == Method::PATCH && resource(request.uri().path()) == "leases" {
-            return async move {
-                let before = shared.seen().known();
-                let (head, body) = inner.call(request).await?.into_parts();
-                let text = body.collect().await?.to_bytes();
-                if let (true, Ok(Some(current))) = (head.status.is_success(), revision(&text)) {
-                    shared.written(before, current);
-                }
-                let body: Box<DynBody> = Box::new(Full::from(text).map_err(|never| match never {}));
-                Ok(Response::from_parts(head, body))
+            let before = shared.seen().known();
+            let (head, body) = server.call(request).await?.into_parts();
+            let text = body.collect().await?.to_bytes();
+            if let (true, Ok(Some(current))) = (head.status.is_success(), revision(&text)) {
+                shared.written(before, current);
             }
-            .boxed();
+            let body: Box<DynBody> = Box::new(Full::from(text).map_err(|never| match never {}));
+            return Ok(Response::from_parts(head, body));
         }
-        let Some(resumed) = resumed_from(request.uri()) else { return inner.call(request).boxed() };
-        async move {
-            let path = request.uri().path().to_owned();
-            let losses = shared.lost.subscribe();
-            let known = shared.seen().known();
-            let is_made_good = shared.seen().made_good.get(&path).copied().unwrap_or_default() == known.losses;
-            let is_undisturbed = shared.seen().undisturbed.remove(&path);
-            if !(is_undisturbed && is_made_good && shared.seen().is_known()) {
-                let list = Request::get(format!("{path}?limit=1")).header(ACCEPT, METADATA).body(Body::empty())?;
-                let answer = inner.call(list).await?;
-                if !answer.status().is_success() {
-                    // The watch would fail as well.
-                    return Ok(answer);
-                }
-                if let Some(current) = revision(&answer.into_body().collect().await?.to_bytes())? {
-                    let lost = shared.seen().judge(&path, resumed, known, current);
-                    if let Some(lost) = lost {
-                        return Ok(expired(current, lost));
-                    }
-                }
-                inner.ready().await?;
+        let Some(resumed) = resumed_from(request.uri()) else { return server.call(request).await };
+        let path = request.uri().path().to_owned();
+        let losses = shared.lost.subscribe();
+        let known = shared.seen().known();
+        let is_made_good = shared.seen().made_good.get(&path).copied().unwrap_or_default() == known.losses;
+        let is_undisturbed = shared.seen().undisturbed.remove(&path);
+        if !(is_undisturbed && is_made_good && shared.is_told()) {
+            let list = Request::get(format!("{path}?limit=1")).header(ACCEPT, METADATA).body(Body::empty())?;
+            let answer = server.call(list).await?;
+            if !answer.status().is_success() {
+                // The watch would fail as well.
+                return Ok(answer);
             }
-            let answer = inner.call(request).await?;
-            let begun = Instant::now();
-            Ok(answer.map(|body| until_lost(Open { frames: BodyStream::new(body), path, shared, losses, begun })))
+            if let Some(current) = revision(&answer.into_body().collect().await?.to_bytes())? {
+                let lost = shared.seen().judge(&path, resumed, known, current);
+                if let Some(lost) = lost {
+                    return Ok(expired(current, lost));
+                }
+            }
+            server.ready().await?;
         }
-        .boxed()
+        let answer = server.call(request).await?;
+        Ok(answer.map(|body| until_lost(Open::new(body, path, shared, losses))))
     }
 }
 
@@ -229,37 +193,65 @@ struct Open {
     shared: Arc<Shared>,
     losses: watch::Receiver<(u64, u64, u64)>,
     begun: Instant,
+    /// When it last heard something.
+    heard: Instant,
+    /// When it was last seen whether it would be told of a loss.
+    asked: Instant,
+    /// Whether it was told of a loss, after which there is nothing to hear.
+    is_over: bool,
+}
+
+impl Open {
+    fn new(body: Box<DynBody>, path: String, shared: Arc<Shared>, losses: watch::Receiver<(u64, u64, u64)>) -> Self {
+        let now = Instant::now();
+        Self { frames: BodyStream::new(body), path, shared, losses, begun: now, heard: now, asked: now, is_over: false }
+    }
+
+    /// What it receives next: `None` at its end.
+    async fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
+        while !self.is_over {
+            tokio::select! {
+                biased;
+                Ok(()) = self.losses.changed() => {
+                    let (number, lost, current) = *self.losses.borrow_and_update();
+                    self.shared.seen().made_good.insert(self.path.clone(), number);
+                    self.is_over = true;
+                    // A line that has only come in part is no event, but must not make this one unreadable.
+                    return Some(Ok(Frame::data(format!("\n{}", expiry(current, lost)).into())));
+                }
+                frame = self.frames.next() => {
+                    self.heard = Instant::now();
+                    // Whatever ends one before its time may be what comes with a restored etcd.
+                    if frame.is_none() && self.begun.elapsed().as_secs() + 1 >= u64::from(OPEN) {
+                        self.is_undisturbed();
+                    }
+                    return frame;
+                }
+                () = sleep_until(self.heard + self.shared.quiet) => {
+                    self.is_undisturbed();
+                    return None;
+                }
+                () = sleep_until(self.asked + self.shared.fresh) => {
+                    // Nobody would tell it. When it resumes, it is asked.
+                    if !self.shared.is_told() {
+                        return None;
+                    }
+                    self.asked = Instant::now();
+                }
+            }
+        }
+        None
+    }
+
+    /// It has lasted as long as it was to.
+    fn is_undisturbed(&self) {
+        self.shared.seen().undisturbed.insert(self.path.clone());
+    }
 }
 
 /// What a watch receives, until the API server is found to have gone back in time.
 fn until_lost(open: Open) -> Box<DynBody> {
-    let frames = stream::unfold(Some(open), |open| async move {
-        let mut open = open?;
-        let frame = tokio::select! {
-            biased;
-            Ok(()) = open.losses.changed() => {
-                let (number, lost, current) = *open.losses.borrow_and_update();
-                open.shared.seen().made_good.insert(open.path, number);
-                // A line that has only come in part is no event, but must not make this one unreadable.
-                return Some((Ok(Frame::data(format!("\n{}", expiry(current, lost)).into())), None));
-            }
-            frame = timeout(open.shared.quiet, open.frames.next()) => frame,
-        };
-        match frame {
-            Ok(Some(frame)) => Some((frame, Some(open))),
-            // It has lasted as long as it was to. Whatever ends one before may be what comes with a restored etcd.
-            Err(_) => {
-                open.shared.seen().undisturbed.insert(open.path);
-                None
-            }
-            Ok(None) => {
-                if open.begun.elapsed().as_secs() + 1 >= u64::from(OPEN) {
-                    open.shared.seen().undisturbed.insert(open.path);
-                }
-                None
-            }
-        }
-    });
+    let frames = stream::unfold(open, |mut open| async move { open.next().await.map(|frame| (frame, open)) });
     Box::new(StreamBody::new(frames.boxed()))
 }
 
@@ -316,10 +308,12 @@ fn expiry(current: u64, lost: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use kube::core::WatchEvent;
     use kube::core::dynamic::DynamicObject;
-    use tower::service_fn;
+    use tower::{Layer, service_fn};
 
+    use super::super::between::BetweenLayer;
     use super::*;
 
     const WATCH: &str = "/api/v1/persistentvolumes?&watch=true&timeoutSeconds=120&allowWatchBookmarks=true";
@@ -334,7 +328,7 @@ mod tests {
             let body: Box<DynBody> = Box::new(Full::from(list.clone()).map_err(|never| match never {}));
             async move { Ok::<_, BoxError>(Response::new(body)) }
         });
-        let answer = RewoundLayer::default()
+        let answer = BetweenLayer(Rewound::default())
             .layer(server)
             .oneshot(Request::get(uri).body(Body::empty()).unwrap())
             .await
@@ -399,7 +393,7 @@ mod tests {
         let (now, seen) = (Arc::clone(&revision), Arc::clone(&reached));
         let quiet = Duration::from_millis(300);
         let shared = Shared { quiet, ..Shared::default() };
-        let server = RewoundLayer(Arc::new(shared)).layer(service_fn(move |request: Request<Body>| {
+        let server = BetweenLayer(Rewound(Arc::new(shared))).layer(service_fn(move |request: Request<Body>| {
             seen.lock().unwrap().push(request.uri().to_string());
             let answer = json!({ "metadata": { "resourceVersion": now.lock().unwrap().to_string() } }).to_string();
             // A watch stays open.
@@ -448,5 +442,25 @@ mod tests {
         let again = "/api/v1/a?&watch=true&resourceVersion=450";
         let mut body = ask(Request::get(again)).await.unwrap().into_body();
         assert!(body.frame().await.unwrap().unwrap().into_data().unwrap().starts_with(b"{\"metadata\""), "once each");
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_nobody_would_tell_resumes_so_that_it_is_asked() {
+        let shared = Arc::new(Shared { fresh: Duration::from_millis(200), ..Shared::default() });
+        let open = || {
+            let silent = Box::new(StreamBody::new(stream::pending().boxed()));
+            until_lost(Open::new(silent, "/api/v1/a".to_owned(), Arc::clone(&shared), shared.lost.subscribe()))
+        };
+        let within = |mut body: Box<DynBody>| async move {
+            tokio::time::timeout(Duration::from_millis(500), body.frame()).await.map(|frame| frame.is_none())
+        };
+        assert_eq!(within(open()).await, Ok(true), "no Lease is written");
+        assert!(shared.seen().undisturbed.is_empty(), "it is asked before it resumes");
+        let (body, before) = (tokio::spawn(within(open())), shared.seen().known());
+        for _ in 0..10 {
+            shared.written(before, 7);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(body.await.unwrap().is_err(), "the Lease tells it");
     }
 }

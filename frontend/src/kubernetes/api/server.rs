@@ -11,12 +11,13 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::util::{MapFutureLayer, MapResponseLayer};
 
+use super::between::BetweenLayer;
 use super::credential::Credential;
-use super::instrument::ObserveLayer;
+use super::instrument::Observe;
 use super::own_token::OwnToken;
-use super::pace::{Pace, PaceLayer};
-use super::projection::ProjectionLayer;
-use super::rewound::RewoundLayer;
+use super::pace::Pace;
+use super::projection::Projection;
+use super::rewound::Rewound;
 use super::transport::transport;
 use super::{retry_after, silence};
 use crate::readiness::Readiness;
@@ -110,12 +111,12 @@ impl ApiServer {
             None => transport,
         };
         let builder = ClientBuilder::new(transport, namespace.clone())
-            .with_layer(&ProjectionLayer)
-            .with_layer(&RewoundLayer::default())
+            .with_layer(&BetweenLayer(Projection))
+            .with_layer(&BetweenLayer(Rewound::default()))
             .with_layer(&MapFutureLayer::new(silence::in_time))
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
-            .with_layer(&ObserveLayer::new(readiness.clone()))
-            .with_layer(&PaceLayer(pace.clone()));
+            .with_layer(&BetweenLayer(Observe(readiness.clone())))
+            .with_layer(&BetweenLayer(pace.clone()));
         Ok(Reached { client: builder.build(), namespace, credential, pace })
     }
 }

@@ -30,11 +30,26 @@ use crate::kubernetes::memory::Bids;
 use crate::kubernetes::reconcile::Action;
 use crate::volumes::Capacity;
 
-/// How many nodes say that a claim cannot be served: if all did, it would cost as many requests as there are nodes.
+/// How many nodes say that a claim cannot be served: if all did, it would cost as many requests as there are nodes. The
+/// first in order may be gone, so that others join in as the claim waits, up to [`MOST_TELLERS`].
 const TELLERS: usize = 2;
+
+/// How many do in the end.
+const MOST_TELLERS: usize = 8;
 
 /// How soon to bid again for a claim that the agents may not take: its class may be granted to them meanwhile.
 const AFTER_REFUSAL: Duration = Duration::from_secs(300);
+
+/// Returns how many nodes say that a claim of this `age` cannot be served; none before it is `untaken` old.
+fn tellers(age: Duration, untaken: Duration) -> usize {
+    let passed = age.as_secs() / untaken.as_secs().max(1);
+    match passed {
+        0 => 0,
+        1 => TELLERS,
+        2 => 2 * TELLERS,
+        _ => MOST_TELLERS,
+    }
+}
 
 /// Bids for claims that any node may take.
 pub struct ImmediateBinding {
@@ -59,18 +74,18 @@ impl ImmediateBinding {
     ) -> Result<(), Failure> {
         let made = claim.metadata.creation_timestamp.as_ref();
         let age = made.and_then(|made| Duration::try_from(Timestamp::now().duration_since(made.0)).ok());
-        if age.is_none_or(|age| age < self.context.intervals.untaken) {
+        let tellers = tellers(age.unwrap_or_default(), self.context.intervals.untaken);
+        let (memory, uid) = (&self.context.memory, claim::uid(claim));
+        if tellers == 0 || memory.with(uid, |entry| entry.no_room_reported) {
             return Ok(());
         }
-        let is_known = |reported: &mut bool| std::mem::replace(reported, true);
-        if self.context.memory.with(claim::uid(claim), |entry| entry.no_room_reported) {
+        let rank = self.order.rank(&self.context, uid, &class.name_any(), 0, Some(own)).await?;
+        let is_teller = rank.before < tellers;
+        let is_settled = is_teller || tellers == MOST_TELLERS;
+        if is_settled && memory.with(uid, |entry| std::mem::replace(&mut entry.no_room_reported, true)) {
             return Ok(());
         }
-        let rank = self.order.rank(&self.context, claim::uid(claim), &class.name_any(), 0, Some(own)).await?;
-        if self.context.memory.with(claim::uid(claim), |entry| is_known(&mut entry.no_room_reported)) {
-            return Ok(());
-        }
-        if rank.before < TELLERS {
+        if is_teller {
             let node = &self.context.agent.node.name;
             let note = format!(
                 "no node has taken the claim yet; on node {node}, a new volume can have at most {}: request less, or free space",
@@ -167,5 +182,18 @@ impl ImmediateBinding {
         // The volume is made when the watch reports the claim with this node.
         debug!(claim = %claim.name_any(), "claim taken for this node");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_nodes_say_that_there_is_no_room_as_the_claim_waits() {
+        let untaken = Duration::from_secs(60);
+        let after = |seconds| tellers(Duration::from_secs(seconds), untaken);
+        assert_eq!([0, 59, 60, 120, 180, 86_400].map(after), [0, 0, 2, 4, 8, 8]);
+        assert_eq!(tellers(Duration::from_secs(1), Duration::from_millis(10)), 2, "a short time, as in tests");
     }
 }

@@ -20,7 +20,7 @@ use kube::{Api, ResourceExt};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::owners::noted;
+use super::owners::{Noted, noted};
 use crate::call_id::{current, numbered};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
@@ -181,11 +181,7 @@ async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &V
 /// Returns whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim
 /// was given to another node has no note: it never had an object.
 async fn is_recorded(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
-    let recorded = match noted(context, volume).await {
-        Err(Failure::Volume(fault)) if fault.is_io() => owner::Keys::default(),
-        recorded => recorded?.unwrap_or_default(),
-    };
-    let is_recorded = recorded.get(owner::OBJECT).is_some_and(|name| *name == object.name_any());
+    let is_recorded = noted(context, volume).await?.get(owner::OBJECT) == Some(&object.name_any());
     if is_recorded {
         info!(%volume, "volume kept: a note on it says that it belongs to a PersistentVolume that is on another node");
     }
@@ -194,14 +190,11 @@ async fn is_recorded(context: &Context, object: &PersistentVolume, volume: &Volu
 
 /// Returns why `volume` may belong to a cluster that this one has taken the place of: there its claim may have existed.
 async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<Option<String>, Failure> {
+    let recorded = noted(context, volume).await?;
+    if let Noted::Unreadable(why) = &recorded {
+        return Ok(Some(format!("the note on it cannot be read ({why})")));
+    }
     let Some(cluster) = context.cluster().await? else { return Ok(None) };
-    let recorded = match noted(context, volume).await {
-        // It may say so.
-        Err(Failure::Volume(fault)) if fault.is_io() => {
-            return Ok(Some(format!("the note on it cannot be read ({fault})")));
-        }
-        recorded => recorded?.unwrap_or_default(),
-    };
     let other = recorded.get(owner::CLUSTER).filter(|recorded| *recorded != cluster);
     Ok(other
         .map(|other| format!("a note on it says that it belongs to the cluster {other}, and this one is {cluster}")))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bulkhead_model::objects::owner::{self, Objection};
 use bulkhead_model::objects::persistent_volume;
-use bulkhead_model::owner::{Keys, read};
+use bulkhead_model::owner::{Keys, Unreadable, read};
 use bulkhead_protocol::{ErrorKind, OwnerRecord, VolumeId};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
@@ -85,18 +85,42 @@ pub async fn note(context: &Context, volume: &VolumeId, object: &PersistentVolum
     }
 }
 
-/// Returns what is noted on `volume` about whose it is, if anything that can be read is.
+/// What is noted on a volume about whose it is.
+#[derive(Debug)]
+pub enum Noted {
+    /// Nothing, or notes are not kept.
+    Nothing,
+    /// This.
+    Says(Keys),
+    /// Something that cannot be read, for this reason: it may say anything.
+    Unreadable(String),
+}
+
+impl Noted {
+    /// Returns what the note says about `key`.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        match self {
+            Self::Says(keys) => keys.get(key).map(String::as_str),
+            Self::Nothing | Self::Unreadable(_) => None,
+        }
+    }
+}
+
+/// Returns what is noted on `volume`.
 ///
 /// # Errors
-/// When the helper does not say. `Io` when what is noted cannot be read.
-pub async fn noted(context: &Context, volume: &VolumeId) -> Result<Option<Keys>, Failure> {
+/// When the helper does not say.
+pub async fn noted(context: &Context, volume: &VolumeId) -> Result<Noted, Failure> {
     if !context.volumes.keep_owners().await? {
-        return Ok(None);
+        return Ok(Noted::Nothing);
     }
-    match context.volumes.owner(volume).await {
-        Err(fault) if fault.is(ErrorKind::NotFound) => Ok(None),
-        owned => Ok(owned?.owner.and_then(|record| read(record.as_str()).ok())),
-    }
+    let owned = match context.volumes.owner(volume).await {
+        Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(Noted::Nothing),
+        Err(fault) if fault.is_io() => return Ok(Noted::Unreadable(fault.to_string())),
+        owned => owned?,
+    };
+    let Some(record) = owned.owner else { return Ok(Noted::Nothing) };
+    Ok(read(record.as_str()).map_or_else(|why| Noted::Unreadable(why.to_string()), Noted::Says))
 }
 
 /// Returns why `object` may not decide about `volume`, on which `noted` is noted.
@@ -119,18 +143,21 @@ async fn replace(
     record: &OwnerRecord,
 ) -> Result<(), Failure> {
     let found = match context.volumes.owner(volume).await {
-        // What cannot be read is replaced.
+        // What is damaged is replaced.
         Err(fault) if fault.is_io() => None,
         owned => owned?.owner,
     };
     if found.as_ref() == Some(record) {
         return Ok(());
     }
-    if let Some(keys) = found.and_then(|found| read(found.as_str()).ok())
-        && let Some(objection) = objection(context, object, &keys).await?
-    {
+    let objection = match found.map(|found| read(found.as_str())) {
+        Some(Ok(keys)) => objection(context, object, &keys).await?.map(|why| format!("it says that the volume {why}")),
+        Some(Err(why @ Unreadable::Form)) => Some(format!("it cannot be read ({why})")),
+        Some(Err(Unreadable::Line(_))) | None => None,
+    };
+    if let Some(objection) = objection {
         return Err(Failure::Refused(format!(
-            "the note on the volume stays, though this object says something else: it says that the volume {objection}"
+            "the note on the volume stays, though this object says something else: {objection}"
         )));
     }
     Ok(context.volumes.record_owner(volume.clone(), record.clone()).await?)

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::names::Names;
+use super::owners::Noted;
 use super::{bound_claims, owners};
 use crate::call_id;
 use crate::kubernetes::api::backoff::jitter;
@@ -161,10 +162,16 @@ impl Reclaimer {
     /// Fails if a note on the volume says that it is another's, or kept: whoever has the agent's token can make an object
     /// for it.
     async fn refuse_if_noted(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
-        let Some(noted) = owners::noted(&self.context, volume).await? else { return Ok(()) };
-        let Some(objection) = owners::objection(&self.context, object, &noted).await? else { return Ok(()) };
+        let objection = match owners::noted(&self.context, volume).await? {
+            Noted::Nothing => None,
+            Noted::Says(keys) => {
+                owners::objection(&self.context, object, &keys).await?.map(|why| format!("says that it {why}"))
+            }
+            Noted::Unreadable(why) => Some(format!("may say that it is another's, but cannot be read ({why})")),
+        };
+        let Some(objection) = objection else { return Ok(()) };
         let refusal = format!(
-            "a note on volume {volume} says that it {objection}: it is not deleted for this object, which whoever has the agent's token may have made; set persistentVolumeReclaimPolicy of this object to Retain, and delete it; if nobody needs the volume, run `bulkheadctl volume delete {volume}` on its node"
+            "a note on volume {volume} {objection}: it is not deleted for this object, which whoever has the agent's token may have made; set persistentVolumeReclaimPolicy of this object to Retain, and delete it; if nobody needs the volume, run `bulkheadctl volume delete {volume}` on its node"
         );
         Err(self.refuse(object, refusal))
     }

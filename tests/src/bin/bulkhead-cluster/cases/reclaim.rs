@@ -19,6 +19,7 @@ cases! {
     on Cluster;
     delete_deletes_everything,
     retain_keeps_everything,
+    a_volume_whose_note_is_of_a_later_release_is_kept,
     the_policy_may_change_while_it_is_bound,
     the_policy_may_change_when_it_is_released,
     deleting_a_bound_volume_loses_nothing,
@@ -84,20 +85,51 @@ fn delete_deletes_everything(cluster: &mut Cluster) -> Result<()> {
 
 fn retain_keeps_everything(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| class["reclaimPolicy"] = json!("Retain"))?;
-    cluster.create_claim(&on(claim("data", &class, "16Mi"), &cluster.node()))?;
+    let name = kept(cluster, &class)?;
+    has_finalizer(cluster, &name, false)?;
+    stays(cluster, &name)?;
+    given_to_another(cluster, &class, &name)?;
+    set_policy(cluster, &name, "Delete")
+}
+
+/// Makes a claim of a class that retains, deletes it, and returns the name of its volume.
+pub fn kept(cluster: &Cluster, class: &str) -> Result<String> {
+    cluster.create_claim(&on(claim("data", class, "16Mi"), &cluster.node()))?;
     let name = cluster.bound("data")?.metadata.name.context("a name")?;
     cluster.delete_claim("data")?;
     cluster.volume_phase(&name, "Released")?;
-    has_finalizer(cluster, &name, false)?;
-    stays(cluster, &name)?;
-    // An administrator gives it to another claim.
-    cluster.patch_volume(&name, &json!({ "spec": { "claimRef": null } }))?;
-    let mut again = claim("again", &class, "16Mi");
+    Ok(name)
+}
+
+/// Gives a kept volume to a new claim, called again, as an administrator, the restore of a backup and volume populators do.
+pub fn given_to_another(cluster: &Cluster, class: &str, name: &str) -> Result<()> {
+    cluster.patch_volume(name, &json!({ "spec": { "claimRef": null } }))?;
+    let mut again = claim("again", class, "16Mi");
     again["spec"]["volumeName"] = json!(name);
     cluster.create_claim(&again)?;
     let volume = cluster.bound("again")?;
-    ensure!(volume.metadata.name.as_ref() == Some(&name), "it has another volume");
-    set_policy(cluster, &name, "Delete")
+    ensure!(volume.metadata.name.as_deref() == Some(name), "it has another volume");
+    Ok(())
+}
+
+/// Nobody knows what it says: that the volume is to be kept, perhaps.
+fn a_volume_whose_note_is_of_a_later_release_is_kept(cluster: &mut Cluster) -> Result<()> {
+    const LATER: &str = "bulkhead-owner=2\nkeep=always\n";
+    let name = bound(cluster)?;
+    let volume = bulkhead_tests::helper::volume(handle(&name));
+    let set = |note: &str| {
+        let owner = note.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+        cluster.agents[0].rig.helper()?.ask(&Request::SetOwner { volume: volume.clone(), owner })
+    };
+    super::adopt::noted(cluster, &[handle(&name)])?;
+    let own = note(cluster, &name)?;
+    set(LATER)?;
+    cluster.delete_claim("data")?;
+    cluster.event(&name, "VolumeFailedDelete", "its first line is not bulkhead-owner=1")?;
+    stays(cluster, &name)?;
+    ensure!(note(cluster, &name)? == LATER, "the note is another: {}", note(cluster, &name)?);
+    set(&own)?;
+    cluster.volume_gone(&name)
 }
 
 fn the_policy_may_change_while_it_is_bound(cluster: &mut Cluster) -> Result<()> {

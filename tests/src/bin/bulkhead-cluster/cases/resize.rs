@@ -10,6 +10,8 @@ use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, block, claim,
 use bulkhead_tests::expect::same;
 use serde_json::{Value, json, to_value};
 
+use super::reclaim::{given_to_another, kept};
+
 cases! {
     on Cluster;
     a_directory_grows,
@@ -149,19 +151,10 @@ fn an_agent_that_was_dead_finishes_when_it_is_back(cluster: &mut Cluster) -> Res
     is_settled(&has(cluster, "data", "32Mi")?, "32Mi")
 }
 
-/// An administrator gives a kept volume to a new claim, as the restore of a backup and volume populators do.
 fn a_claim_that_others_have_bound_grows(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| class["reclaimPolicy"] = json!("Retain"))?;
-    cluster.create_claim(&on(claim("data", &class, "16Mi"), &cluster.node()))?;
-    let name = cluster.bound("data")?.metadata.name.context("a name")?;
-    cluster.delete_claim("data")?;
-    cluster.volume_phase(&name, "Released")?;
-    cluster.patch_volume(&name, &json!({ "spec": { "claimRef": null } }))?;
-    let mut again = claim("again", &class, "16Mi");
-    again["spec"]["volumeName"] = json!(name);
-    cluster.create_claim(&again)?;
-    let volume = cluster.bound("again")?;
-    ensure!(volume.metadata.name.as_ref() == Some(&name), "it has another volume");
+    let name = kept(cluster, &class)?;
+    given_to_another(cluster, &class, &name)?;
     let annotations = cluster.access.run(cluster.claims().get("again"))?.metadata.annotations.unwrap_or_default();
     ensure!(!annotations.contains_key(PROVISIONER) && !annotations.contains_key(SELECTED_NODE), "{annotations:?}");
     ask_for(cluster, "again", "48Mi")?;

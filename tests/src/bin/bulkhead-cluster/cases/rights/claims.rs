@@ -217,14 +217,21 @@ fn a_claim_that_others_have_bound_is_served_by_the_node_of_its_volume(cluster: &
             claim["spec"]["volumeName"] = json!(volume);
             rights.make_claim(&claim)
         };
-        let (path, _) = bound_to("data", &format!("pvc-1.{}", rights.here))?;
+        let made_by_agent = |node: &str| format!("pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111.{node}");
+        let (path, _) = bound_to("data", &made_by_agent(&rights.here))?;
         for (stranger, message) in [(&rights.other, OF_DRIVER), (&rights.unbound, UNBOUND)] {
             stranger.patch(&path, Patch::Merge, &label(&rights.here)).refused_by(POLICY, message)?;
         }
         rights.agent.patch(&path, Patch::Merge, &label(&rights.there)).refused_by(POLICY, LABEL)?;
         rights.agent.patch(&path, Patch::Merge, &select(rights.here.as_str())).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&path, Patch::Merge, &label(&rights.here)).granted()?;
-        let (path, _) = bound_to("foreign", "by-hand")?;
-        rights.agent.patch(&path, Patch::Merge, &label(&rights.here)).refused_by(POLICY, OF_DRIVER)
+        // The second is of a node whose name ends with this one's.
+        for (name, volume) in
+            [("foreign", "by-hand".to_owned()), ("theirs", made_by_agent(&format!("a.{}", rights.here)))]
+        {
+            let (path, _) = bound_to(name, &volume)?;
+            rights.agent.patch(&path, Patch::Merge, &label(&rights.here)).refused_by(POLICY, OF_DRIVER)?;
+        }
+        Ok(())
     })
 }

@@ -27,6 +27,7 @@ cases! {
     a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath: Kernel,
     the_kubelet_has_bound_the_device_once_more,
     the_directory_around_a_mount_is_renamed,
+    a_volume_is_bound_while_it_has_another_name: Kernel,
     the_publish_directory_is_visible_at_a_second_path: Kernel,
     a_look_at_start_fails,
     every_look_at_start_fails_in_turn: Long,
@@ -196,6 +197,26 @@ fn the_kubelet_has_bound_the_device_once_more(rig: &mut Rig) -> Result<()> {
 }
 
 /// A path proves nothing if somebody else can rename what it leads to.
+/// Where it is bound says nothing of the volume then, and nothing is told when it has its name again.
+fn a_volume_is_bound_while_it_has_another_name(rig: &mut Rig) -> Result<()> {
+    let client = rig.helper()?;
+    client.ask(&create("vol-d", directory_spec(SIZE)))?;
+    let (own, bound) = (rig.pool().volume("vol-d"), rig.work().join("bound"));
+    let aside = own.with_file_name("aside");
+    fs::write(own.join("data/file"), "content")?;
+    fs::create_dir(&bound)?;
+    fs::rename(&own, &aside)?;
+    mount_bind(aside.join("data"), &bound)?;
+    // What is told meanwhile is read under the other name.
+    client.ask_all([create("vol-e", directory_spec(SIZE)), delete("vol-e")])?;
+    fs::rename(&aside, &own)?;
+    denied(client.request(&delete("vol-d"))?, ErrorKind::InUse, "bound")?;
+    ensure!(fs::read(own.join("data/file"))? == b"content", "the content is lost");
+    take_away(&bound)?;
+    fs::remove_dir(&bound)?;
+    client.ask(&delete("vol-d")).map(drop)
+}
+
 fn the_directory_around_a_mount_is_renamed(rig: &mut Rig) -> Result<()> {
     publish(&rig.helper()?, target("d"), target("b"))?;
     fs::write(rig.target("d/file"), "content")?;
