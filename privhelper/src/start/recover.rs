@@ -78,22 +78,22 @@ pub fn recover(config: &Config, host: Host, split: Split, mut devices: Devices) 
     let placer = Arc::new(Placer::new(lines, seen.collect()));
     let pools = serve(config, &placer, pools, claims, &mounts);
     let used = used_numbers(&pools)?;
+    let (volumes, owners, projects) = (Arc::<Volumes>::default(), BTreeMap::new(), BTreeMap::new());
     let state = State {
         driver: config.driver.clone(),
         pools,
         publish_directories,
         limits: config.limits,
         is_confined: config.on_violation == OnViolation::Kill,
-        volumes: Volumes::default(),
+        volumes: Arc::clone(&volumes),
         unserved,
         attached: BTreeMap::new(),
-        host: state::Host::new(nodes, ways, [whole, beginning], Arc::clone(&placer)),
+        host: state::Host::new(nodes, ways, [whole, beginning], Arc::clone(&placer), volumes),
         loops: Loops::new(loop_control, Arc::clone(&placer), used, silent),
         placer,
         locks: Locks::default(),
         sockets: Sockets::new(sockets),
     };
-    let (owners, projects) = (BTreeMap::new(), BTreeMap::new());
     let mut recovery = Recovery { state, owners, projects, devices: BTreeMap::new() };
     recovery.find_volumes();
     recovery.find_devices(&devices, &mounts)?;

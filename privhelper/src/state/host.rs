@@ -10,7 +10,7 @@ use bulkhead_protocol::{Error, PublishName, Separation, VolumeId};
 
 use super::mounts::{self, Mounts, PoolAt};
 use super::ways::{Apart, Look, Way, refusal};
-use super::{Placer, failed, in_use, lock};
+use super::{Placer, Volumes, failed, in_use, lock};
 use crate::log::{self, shown};
 use crate::sys::Result as SysResult;
 use crate::sys::mountinfo::{Mount, MountTable};
@@ -35,10 +35,16 @@ enum Objection {
 }
 
 impl Host {
-    /// The host that the two tables list. `nodes` is what the tmpfs of device nodes was mounted from.
-    pub fn new(nodes: String, ways: Vec<Way>, [whole, beginning]: [MountTable; 2], placer: Arc<Placer>) -> Self {
+    /// The host that the two tables list. `nodes` is what the tmpfs of device nodes was mounted from; these volumes are known.
+    pub fn new(
+        nodes: String,
+        ways: Vec<Way>,
+        [whole, beginning]: [MountTable; 2],
+        placer: Arc<Placer>,
+        volumes: Arc<Volumes>,
+    ) -> Self {
         let ways: Vec<_> = ways.into_iter().map(Arc::new).collect();
-        let mounts = Mounts::new(whole, nodes.clone(), &ways);
+        let mounts = Mounts::new(whole, nodes.clone(), &ways, volumes);
         if !mounts.are_told() {
             // KERNEL(6.15): before, it never does.
             log::info!("the kernel does not tell of mounts: all are read for each exclusive publish and each deletion");

@@ -75,7 +75,7 @@ pub struct State {
     /// Whether system calls that are not allowed end the process.
     pub is_confined: bool,
     /// The volumes and their targets.
-    pub volumes: Volumes,
+    pub volumes: Arc<Volumes>,
     /// Volumes that exist but cannot be served: in which pool, and why.
     pub unserved: BTreeMap<VolumeId, (PoolName, String)>,
     /// The loop devices that were bound to images of unknown volumes at start, by the label of the hold, which only
@@ -180,6 +180,13 @@ pub mod testing {
         Volume::new(Arc::clone(pool), None, record, FileId { device: (0, 0), inode: 1 })
     }
 
+    /// A table with volumes that have these ids.
+    pub fn volumes(ids: &[&str]) -> Arc<Volumes> {
+        let (volumes, pool) = (Volumes::default(), pool("default"));
+        assert!(ids.iter().all(|known| volumes.add(id(known), volume(&pool))), "each is known once");
+        Arc::new(volumes)
+    }
+
     /// A volume id.
     pub fn id(text: &str) -> VolumeId {
         text.parse().expect("a volume id")
@@ -204,10 +211,16 @@ pub mod testing {
             publish_directories: Vec::new(),
             limits: Limits::default(),
             is_confined: true,
-            volumes: Volumes::default(),
+            volumes: Arc::default(),
             unserved: BTreeMap::new(),
             attached: BTreeMap::new(),
-            host: Host::new("nodes".to_owned(), Vec::new(), [MountTable::of(""), MountTable::of("")], placer()),
+            host: Host::new(
+                "nodes".to_owned(),
+                Vec::new(),
+                [MountTable::of(""), MountTable::of("")],
+                placer(),
+                Arc::default(),
+            ),
             placer: placer(),
             loops: Loops::new(nothing(), placer(), 0, std::collections::BTreeSet::new()),
             locks: Locks::default(),

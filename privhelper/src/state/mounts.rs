@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use bulkhead_protocol::VolumeId;
 
 use super::layout::DATA;
+use super::volumes::Volumes;
 use super::ways::{Look, Way};
 use crate::sys::Result as SysResult;
 use crate::sys::loopdevice::MAJOR;
@@ -26,6 +27,7 @@ pub struct Mounts {
     table: MountTable,
     /// The source of the tmpfs of device nodes; nobody in a pod can choose that in this table.
     nodes: String,
+    volumes: Arc<Volumes>,
     /// How many readings of the whole table have begun.
     pub begun: Arc<AtomicU64>,
     /// Whether the last of them has come to its end.
@@ -52,7 +54,8 @@ enum Part {
     Device(u32),
     /// What looks like the content of a directory volume, in none of the pools that are served.
     Elsewhere(VolumeId),
-    /// Something of a pool's filesystem that is beside its volumes. It may be moved to where one is, of which nothing is told.
+    /// Something of a pool's filesystem that is beside the volumes that were known when it was read. It may be moved to where
+    /// one is, of which nothing is told.
     Beside,
 }
 
@@ -76,10 +79,11 @@ const MOST_ROUNDS: usize = 100;
 
 impl Mounts {
     /// Nothing is known yet of the mounts in this table.
-    pub fn new(table: MountTable, nodes: String, ways: &[Arc<Way>]) -> Self {
+    pub fn new(table: MountTable, nodes: String, ways: &[Arc<Way>], volumes: Arc<Volumes>) -> Self {
         Self {
             table,
             nodes,
+            volumes,
             begun: Arc::default(),
             is_known: false,
             is_current: false,
@@ -187,11 +191,11 @@ impl Mounts {
         // What was told before it begins is in it.
         self.told()?;
         // One that comes meanwhile may be there twice: see `read_rest`.
-        let (mut lines, nodes, looks) = (BTreeSet::new(), &self.nodes, &mut self.looks);
+        let (mut lines, looks, shown) = (BTreeSet::new(), &mut self.looks, (&*self.nodes, &*self.volumes));
         self.table.each(|mount| {
             looks.iter_mut().for_each(|look| look.see(mount));
             visit(mount);
-            lines.insert(line(nodes, pools, mount));
+            lines.insert(line(shown, pools, mount));
             ControlFlow::Continue(())
         })?;
         lines.into_iter().for_each(|line| self.add(None, line));
@@ -207,14 +211,14 @@ impl Mounts {
     /// proc mount iteration" (2026) shows one that comes after the end was read as often as ids were given out in between.
     fn read_rest(&mut self, pools: &[PoolAt]) -> SysResult<Option<Vec<Line>>> {
         let (mut lines, mut mounts, mut is_twice) = (Vec::new(), BTreeSet::new(), false);
-        let (nodes, looks) = (&self.nodes, &mut self.looks);
+        let (looks, shown) = (&mut self.looks, (&*self.nodes, &*self.volumes));
         self.table.rest(|mount| {
             is_twice = !mounts.insert(mount.id);
             if is_twice {
                 return ControlFlow::Break(());
             }
             looks.iter_mut().for_each(|look| look.see(mount));
-            lines.push(line(nodes, pools, mount));
+            lines.push(line(shown, pools, mount));
             ControlFlow::Continue(())
         })?;
         Ok((!is_twice).then_some(lines))
@@ -242,13 +246,14 @@ impl Mounts {
     }
 }
 
-/// What a mount shows of volumes. `nodes` is the source of the tmpfs of device nodes.
-fn line(nodes: &str, pools: &[PoolAt], mount: &Mount) -> Line {
+/// What a mount shows of volumes, of which these are known. `nodes` is the source of the tmpfs of device nodes.
+fn line((nodes, volumes): (&str, &Volumes), pools: &[PoolAt], mount: &Mount) -> Line {
     let content = mount.root.parent().filter(|_| mount.root.file_name() == Some(DATA.as_ref()));
     let seen = Seen { id: None, point: mount.point.as_path().into(), is_content: content.is_some() };
     let in_pool = pools.iter().find_map(|(device, directory)| volume_in(*device, directory, mount));
     if let Some(id) = in_pool {
-        return (vec![Part::Volume(id)], seen);
+        let beside = volumes.get(&id).is_none().then_some(Part::Beside);
+        return ([Part::Volume(id)].into_iter().chain(beside).collect(), seen);
     }
     let is_beside = |(device, directory): &PoolAt| *device == mount.device && !directory.starts_with(&mount.root);
     let beside = pools.iter().any(is_beside).then_some(Part::Beside);

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::super::ways::Step;
 use super::*;
 use crate::place::wire::{Answer, Failure};
-use crate::state::testing::id;
+use crate::state::testing::{id, volumes};
 use crate::sys::packet;
 
 /// A placer to which no publish directory has moved.
@@ -24,7 +24,8 @@ fn host(table: &str) -> Host {
     let steps = vec![step(2, "/kubelet/pods"), step(1, "/kubelet")];
     let name = "kubelet-pods".parse().expect("a name");
     let way = Way { name, peers: 7, steps };
-    Host::new("nodes/driver".to_owned(), vec![way], [MountTable::of(table), MountTable::of(table)], placer())
+    let tables = [MountTable::of(table), MountTable::of(table)];
+    Host::new("nodes/driver".to_owned(), vec![way], tables, placer(), volumes(&["vol-a", "vol-b"]))
 }
 
 const ROOT: &str = "1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw";

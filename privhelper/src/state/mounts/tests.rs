@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::state::testing::id;
+use crate::state::testing::{id, volumes};
 use crate::sys::Errno;
 use crate::sys::mountinfo::changes::{MountChanges, testing::event};
 
@@ -29,7 +29,8 @@ impl Host {
         let file = table.file().try_clone().expect("a copy");
         let (told, kernel) = UnixStream::pair().expect("a pair");
         told.set_nonblocking(true).expect("it can be set");
-        let mounts = Mounts::new(table.told_by(MountChanges::of(told.into())), "nodes".to_owned(), &[]);
+        let table = table.told_by(MountChanges::of(told.into()));
+        let mounts = Mounts::new(table, "nodes".to_owned(), &[], volumes(&["vol-a", "vol-b", "vol-c"]));
         let mut host = Self { table: file.into(), kernel, mounts, last: 1 };
         host.follow();
         assert_eq!(host.readings(), 1, "at first nothing is known");
@@ -192,6 +193,8 @@ fn what_is_beside_the_volumes_of_a_pool_may_have_moved_to_where_one_is() {
         ("/aside/data", true),
         ("/pool/.deleted.1.vol-a/data", true),
         ("/pool2", true),
+        // It is called so while nobody knows a volume of that name.
+        ("/pool/aside/data", true),
         ("/pool/vol-a/data", false),
         ("/pool", false),
         ("/", false),
@@ -205,7 +208,7 @@ fn what_is_beside_the_volumes_of_a_pool_may_have_moved_to_where_one_is() {
 
 #[test]
 fn a_kernel_that_tells_nothing_is_asked_for_the_whole_table_each_time() {
-    let mut mounts = Mounts::new(MountTable::of(ROOT), "nodes".to_owned(), &[]);
+    let mut mounts = Mounts::new(MountTable::of(ROOT), "nodes".to_owned(), &[], Arc::default());
     for readings in 1..4 {
         mounts.follow(&[]).expect("it can be read");
         assert_eq!(mounts.begun.load(SeqCst), readings);
@@ -241,7 +244,7 @@ fn the_content_of_a_volume_is_known_in_any_pool_and_no_part_of_it_is_taken_for_i
         ("/pool/vol-a/data//deleted", 0),
         ("/data", 0),
     ] {
-        let mut mounts = Mounts::new(MountTable::of(&table(root)), "nodes".to_owned(), &[]);
+        let mut mounts = Mounts::new(MountTable::of(&table(root)), "nodes".to_owned(), &[], Arc::default());
         mounts.follow(&pools()).expect("it can be read");
         assert_eq!(mounts.contents(&id("vol-a")).count(), number, "{root}");
         // In another filesystem it is another volume, or a copy.
