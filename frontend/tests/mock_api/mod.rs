@@ -64,6 +64,8 @@ struct Shared {
     registered: AtomicBool,
     /// Events of the watch on claims.
     events: broadcast::Sender<Value>,
+    /// Those that happened while there was none: the next one is told.
+    missed: Mutex<Vec<Value>>,
     contents: Contents,
     policies: Policies,
     rule: Mutex<Rule>,
@@ -86,6 +88,7 @@ impl MockApi {
             volumes: Mutex::default(),
             registered: AtomicBool::default(),
             events: broadcast::Sender::new(64),
+            missed: Mutex::default(),
             contents: Contents::default(),
             policies: Policies::default(),
             rule: Mutex::new(Box::new(rule)),
@@ -126,7 +129,11 @@ impl MockApi {
     /// Stores `claim` and tells the watches.
     pub fn put_and_report(&self, claim: &Value) {
         self.put(claim);
-        let _ = self.shared.events.send(json!({ "type": "MODIFIED", "object": claim }));
+        let event = json!({ "type": "MODIFIED", "object": claim });
+        let mut missed = self.shared.missed.lock().unwrap();
+        if let Err(unheard) = self.shared.events.send(event) {
+            missed.push(unheard.0);
+        }
     }
 
     /// Returns whether claims are watched, so that what is reported now arrives.
@@ -235,7 +242,11 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
     match *method {
         Method::GET if name == POLICIES || name == BINDINGS => shared.policies.answer(name, query),
         Method::GET if query.contains("watch=true") => {
-            watch(Vec::new(), if claims { Some(shared.events.subscribe()) } else { None })
+            let mut missed = shared.missed.lock().unwrap();
+            if !claims {
+                return watch(Vec::new(), None);
+            }
+            watch(std::mem::take(&mut *missed), Some(shared.events.subscribe()))
         }
         Method::GET if claims && shared.unlisted.load(Ordering::Relaxed) => {
             answer(200, &list("v1", "PersistentVolumeClaim", &[], query))
