@@ -4,6 +4,7 @@
 //! nothing here touches a mount, a device or a pool itself. The controllers in [`kubernetes`] call the same use cases.
 
 pub mod call_id;
+mod crowd;
 pub mod csi;
 pub mod endpoint;
 pub mod export;

@@ -4,7 +4,6 @@
 //! It is served by the runtime that does all other work, so that an answer to /healthz means that the runtime is making
 //! progress. The clients are accepted here and not by a framework, whose server would let silent ones keep out the kubelet.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -24,11 +23,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, watch};
-use tokio::task::AbortHandle;
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
+use crate::crowd::{Client, Crowd, Disconnect};
 use crate::export;
 use crate::helper::Helper;
 use crate::metrics::process::Process;
@@ -39,9 +38,12 @@ use crate::volumes::{Health, Volumes};
 /// How long a client may take, from its connection to the end of the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many clients are served at a time. One more replaces the one that has been connected longest, so that silent
-/// clients cannot keep probes out.
-const CLIENTS: usize = 32;
+/// How many clients may be connected at a time. One more takes the place of one that is silent: so many can come each
+/// [`GRACE`] without keeping a probe out.
+const CLIENTS: usize = 512;
+
+/// How long a client may be silent before one more takes its place.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// How long an answer may be reused, the helper's as well as the metrics. Anyone who can reach the port may ask, each
 /// request to the helper adds a line to its audit log, and writing the metrics keeps the only thread busy for
@@ -50,6 +52,8 @@ const GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// How many volumes a page of them has, and how long it takes at least from one page to the next.
 const EXPORTED: usize = 250;
+/// How many requests may wait for a page: what one may take is enough for all of them.
+const EXPORT_WAITERS: usize = 16;
 /// See [`EXPORTED`].
 const EXPORT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -146,10 +150,11 @@ impl Monitoring {
             volumes,
             shares_owners,
             exporting: Mutex::default(),
+            export_waiters: Semaphore::new(EXPORT_WAITERS),
             helper_answered: Mutex::default(),
             written: Mutex::default(),
         });
-        let mut clients: VecDeque<AbortHandle> = VecDeque::with_capacity(CLIENTS);
+        let mut clients = Crowd::new(CLIENTS, GRACE);
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -159,13 +164,8 @@ impl Monitoring {
                     continue;
                 }
             };
-            clients.retain(|client| !client.is_finished());
-            if clients.len() >= CLIENTS
-                && let Some(oldest) = clients.pop_front()
-            {
-                oldest.abort();
-            }
-            clients.push_back(tokio::spawn(serve_one(stream, Arc::clone(&shared))).abort_handle());
+            let client = clients.admit(Notify::new()).await;
+            tokio::spawn(serve_one(stream, client, Arc::clone(&shared)));
         }
     }
 }
@@ -180,6 +180,7 @@ struct Shared {
     shares_owners: bool,
     /// Locked while a page of volumes or snapshots is made.
     exporting: Mutex<()>,
+    export_waiters: Semaphore,
     /// When the helper last answered, or failed to. Locked while it is asked, so that concurrent requests share one
     /// answer.
     helper_answered: Mutex<Option<Instant>>,
@@ -187,15 +188,29 @@ struct Shared {
     written: Mutex<Option<(Instant, Bytes)>>,
 }
 
-async fn serve_one(stream: TcpStream, shared: Arc<Shared>) {
+async fn serve_one(stream: TcpStream, client: Arc<Client<Notify>>, shared: Arc<Shared>) {
     let service = service_fn(|request| {
-        let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(answer(&request, &shared).await) }
+        let (shared, call) = (Arc::clone(&shared), client.call());
+        async move {
+            let answer = answer(&request, &shared).await;
+            drop(call);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(8192);
+    let served = timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service));
     // A client that does not speak HTTP, or leaves early, is not worth reporting.
-    let _ = timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
+    tokio::select! {
+        _ = served => {}
+        () = client.notified() => {}
+    }
+}
+
+impl Disconnect for Notify {
+    fn disconnect(&self) {
+        self.notify_one();
+    }
 }
 
 async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
@@ -261,6 +276,9 @@ async fn paged<'q, T: Serialize, P: Future<Output = Result<T, Fault>>>(
     page: impl FnOnce(&'q str) -> P,
 ) -> Response<Full<Bytes>> {
     let token = query.strip_prefix("after=").unwrap_or_default();
+    let Ok(_waiter) = shared.export_waiters.try_acquire() else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "others wait for pages already; try again\n");
+    };
     let _turn = shared.exporting.lock().await;
     sleep(EXPORT_PAUSE).await;
     match page(token).await {

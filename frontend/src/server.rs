@@ -1,5 +1,6 @@
 //! Serves gRPC on a Unix socket until shutdown.
 
+mod calls;
 mod clients;
 
 use std::io;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tonic::service::Routes;
 use tonic::transport::Server;
+use tower::layer::layer_fn;
 
 /// The largest message that is accepted, in bytes. The largest part of a call in CSI is a map of 4 KiB; Kubernetes
 /// allows 256 KiB for the parameters of a class.
@@ -76,6 +78,7 @@ pub async fn serve(listener: UnixListener, routes: Routes, shutdown: &Shutdown) 
     let (dead, death) = oneshot::channel();
     let clients = clients::accept(tokio::net::UnixListener::from_std(listener)?, dead);
     let server = Server::builder()
+        .layer(layer_fn(calls::Counted))
         .max_concurrent_streams(CALLS)
         .initial_connection_window_size(AHEAD)
         .initial_stream_window_size(AHEAD_IN_A_CALL)

@@ -7,7 +7,7 @@ mod mock_api;
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod program;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -15,14 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bulkhead_frontend::proto::csi::CreateSnapshotRequest;
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
+use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
+use bulkhead_frontend::proto::csi::{CreateSnapshotRequest, ProbeRequest};
 use bulkhead_frontend::proto::registration::RegistrationStatus;
 use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
 use bulkhead_protocol::{
     Condition, ErrorKind, HIGHEST_VERSION, Origin, PoolStatus, Reply, Request, Snapshot, Socket, VolumeId, Welcome,
 };
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tonic::Code;
@@ -327,4 +329,66 @@ async fn clients_that_come_and_go_without_end_keep_no_probe_waiting() {
     println!("{clients} clients, and the slowest answer took {longest:?}");
     // A kubelet waits for five seconds, and this machine is busy with the clients as well.
     assert!(longest < Duration::from_secs(2), "a probe waited {longest:?} beside {clients} clients");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_is_answered_beside_clients_that_connect_and_say_nothing() {
+    let (mut fake, _, _) = helper();
+    fake.run();
+    let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
+    let address = address(&frontend).await;
+    readyz(&address, 200, "ready").await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flood: Vec<_> = (0..4)
+        .map(|_| {
+            let (address, is_over) = (address.clone(), Arc::clone(&is_over));
+            std::thread::spawn(move || {
+                let (mut clients, mut latest) = (0_u32, VecDeque::new());
+                while !is_over.load(Ordering::Relaxed) {
+                    latest.extend(std::net::TcpStream::connect(&address));
+                    clients += 1;
+                    if latest.len() > 60 {
+                        latest.pop_front();
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                clients
+            })
+        })
+        .collect();
+    let (begun, mut probes) = (Instant::now(), 0_u32);
+    while begun.elapsed() < Duration::from_secs(3) {
+        // It has the time that a loaded kubelet takes between connecting and asking.
+        let mut probe = TcpStream::connect(&address).await.unwrap();
+        sleep(Duration::from_millis(20)).await;
+        let mut answer = String::new();
+        let asked = probe.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let heard = probe.read_to_string(&mut answer).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "probe {probes}: {asked:?} {heard:?} {answer:?}");
+        probes += 1;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let clients: u32 = flood.into_iter().map(|client| client.join().unwrap()).sum();
+    println!("{probes} probes beside {clients} clients");
+}
+
+#[tokio::test]
+async fn many_idle_clients_are_waited_for_once() {
+    let (mut fake, csi, _) = helper();
+    fake.run();
+    let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
+    readyz(&address(&frontend).await, 200, "ready").await;
+    let begun = Instant::now();
+    let connect = || {
+        let csi = csi.clone();
+        std::thread::spawn(move || std::os::unix::net::UnixStream::connect(csi).unwrap())
+    };
+    let idle: Vec<_> = (0..400).map(|_| connect()).collect();
+    let idle: Vec<std::os::unix::net::UnixStream> =
+        tokio::task::spawn_blocking(|| idle.into_iter().map(|one| one.join().unwrap()).collect()).await.unwrap();
+    let mut identity = IdentityClient::new(channel(&csi).await);
+    identity.probe(ProbeRequest {}).await.unwrap();
+    let waited = begun.elapsed();
+    println!("a client beside {} idle ones was served after {waited:?}", idle.len());
+    assert!(waited < Duration::from_secs(5), "{waited:?} beside {} idle clients", idle.len());
 }

@@ -1,12 +1,11 @@
 //! The clients of a listening socket, no more and no faster than the process can bear: whoever connects is trusted, but
 //! may have a fault, and the only thread has other work as well.
 
-use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,16 +15,18 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::server::{Connected, UdsConnectInfo};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+use tonic::transport::server::Connected;
 use tracing::warn;
+
+use crate::crowd::{self, Crowd, Disconnect};
 
 /// How many clients may be connected at a time. A kubelet makes a connection for each call.
 const CLIENTS: usize = 256;
 
-/// How long one more waits for a place. Then it takes that of the client that has been connected longest.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a client may be idle before one more takes its place.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How many clients may connect at once. After that, one each millisecond: setting up a connection takes a tenth of one.
 const AT_ONCE: u32 = 64;
@@ -36,31 +37,22 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait after an error that passes.
 const REST: Duration = Duration::from_secs(1);
 
-/// A connected client.
-pub struct Client {
-    stream: Arc<UnixStream>,
-    _place: OwnedSemaphorePermit,
-}
+/// A connected client, and what a call knows of the one that made it.
+#[derive(Clone)]
+pub struct Client(Arc<crowd::Client<UnixStream>>);
 
 /// Accepts clients.
 struct Clients {
     listener: UnixListener,
-    places: Arc<Semaphore>,
-    /// Those that may still be connected, in the order in which they came.
-    connected: VecDeque<Weak<UnixStream>>,
+    connected: Crowd<UnixStream>,
     pace: Pace,
     dead: Option<oneshot::Sender<io::Error>>,
 }
 
 /// The clients that connect to `listener`. When nobody can connect to it any more, `dead` is told why, and no more come.
 pub fn accept(listener: UnixListener, dead: oneshot::Sender<io::Error>) -> impl Stream<Item = io::Result<Client>> {
-    let clients = Clients {
-        listener,
-        places: Arc::new(Semaphore::new(CLIENTS)),
-        connected: VecDeque::new(),
-        pace: Pace::new(Instant::now()),
-        dead: Some(dead),
-    };
+    let clients =
+        Clients { listener, connected: Crowd::new(CLIENTS, GRACE), pace: Pace::new(Instant::now()), dead: Some(dead) };
     stream::unfold(clients, |mut clients| async move {
         let client = clients.next().await;
         Some((Ok(client), clients))
@@ -74,13 +66,7 @@ impl Clients {
                 sleep(Duration::from_millis(1)).await;
             }
             match self.connection().await {
-                Ok(stream) => {
-                    let place = self.place().await;
-                    let stream = Arc::new(stream);
-                    self.connected.retain(|other| other.strong_count() > 0);
-                    self.connected.push_back(Arc::downgrade(&stream));
-                    return Client { stream, _place: place };
-                }
+                Ok(stream) => return Client(self.connected.admit(stream).await),
                 Err(error) if passes(&error) => {
                     warn!("cannot accept a client at the moment: {error}");
                     sleep(REST).await;
@@ -112,19 +98,19 @@ impl Clients {
             }
         }
     }
+}
 
-    async fn place(&mut self) -> OwnedSemaphorePermit {
-        loop {
-            // It fails only if the semaphore is closed, which it never is.
-            if let Ok(Ok(place)) = timeout(PATIENCE, Arc::clone(&self.places).acquire_owned()).await {
-                return place;
-            }
-            if let Some(oldest) = self.connected.pop_front().and_then(|oldest| oldest.upgrade()) {
-                warn!("{CLIENTS} clients are connected: the one that came first is disconnected for another");
-                // This fails if the client is gone, which is as good.
-                let _ = shutdown(&oldest, Shutdown::Both);
-            }
-        }
+impl Disconnect for UnixStream {
+    fn disconnect(&self) {
+        // This fails if the client is gone, which is as good.
+        let _ = shutdown(self, Shutdown::Both);
+    }
+}
+
+impl Client {
+    /// A call of this client begins.
+    pub fn call(&self) -> crowd::Call<UnixStream> {
+        self.0.call()
     }
 }
 
@@ -166,18 +152,18 @@ impl Pace {
 }
 
 impl Connected for Client {
-    type ConnectInfo = UdsConnectInfo;
+    type ConnectInfo = Self;
 
-    fn connect_info(&self) -> UdsConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> Self {
+        self.clone()
     }
 }
 
 impl AsyncRead for Client {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.stream.poll_read_ready(context))?;
-            match self.stream.try_read(buffer.initialize_unfilled()) {
+            ready!(self.0.poll_read_ready(context))?;
+            match self.0.try_read(buffer.initialize_unfilled()) {
                 Ok(read) => {
                     buffer.advance(read);
                     return Poll::Ready(Ok(()));
@@ -200,8 +186,8 @@ impl AsyncWrite for Client {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.stream.poll_write_ready(context))?;
-            match self.stream.try_write_vectored(parts) {
+            ready!(self.0.poll_write_ready(context))?;
+            match self.0.try_write_vectored(parts) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 outcome => return Poll::Ready(outcome),
             }
@@ -218,7 +204,7 @@ impl AsyncWrite for Client {
 
     fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The other side may have left already.
-        let _ = shutdown(&self.stream, Shutdown::Write);
+        let _ = shutdown(&**self.0, Shutdown::Write);
         Poll::Ready(Ok(()))
     }
 }
@@ -227,6 +213,7 @@ impl AsyncWrite for Client {
 mod tests {
     use futures::StreamExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -266,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_too_many_takes_the_place_of_the_first() {
+    async fn one_too_many_takes_the_place_of_an_idle_one() {
         let (_directory, path, listener) = listen();
         let mut clients = std::pin::pin!(accept(listener, oneshot::channel().0));
         let (mut near, mut far) = (Vec::new(), Vec::new());
@@ -275,18 +262,9 @@ mod tests {
             far.push(clients.next().await.unwrap().unwrap());
         }
         let _one_more = UnixStream::connect(&path).await.unwrap();
-        let mut first = far.remove(0);
-        let leaving = async {
-            assert_eq!(first.read(&mut [0]).await.unwrap(), 0, "it is disconnected");
-            drop(first);
-        };
-        let (one_more, ()) = tokio::join!(clients.next(), leaving);
-        one_more.unwrap().unwrap();
-        // A place that becomes free is taken, and nobody else is disconnected.
-        drop(far.remove(0));
-        let _another = UnixStream::connect(&path).await.unwrap();
         clients.next().await.unwrap().unwrap();
-        let waited = timeout(Duration::from_millis(100), far[0].read(&mut [0])).await;
+        assert_eq!(far[0].read(&mut [0]).await.unwrap(), 0, "it is disconnected");
+        let waited = timeout(Duration::from_millis(100), far[1].read(&mut [0])).await;
         assert!(waited.is_err(), "{waited:?}");
     }
 
