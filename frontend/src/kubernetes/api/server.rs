@@ -7,9 +7,10 @@ use std::time::Duration;
 use http::Uri;
 use http::uri::Scheme;
 use kube::client::ClientBuilder;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{Cluster, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::util::{MapFutureLayer, MapResponseLayer};
+use tracing::info;
 
 use super::between::BetweenLayer;
 use super::credential::Credential;
@@ -68,6 +69,16 @@ pub enum ApiServerError {
         "kubeconfig {0} cannot be used: its server {1} would receive the token unencrypted, and anybody on the way could answer in its place; give an https:// address"
     )]
     Unencrypted(PathBuf, Uri),
+    /// Whoever is on the way to the server could answer in its place.
+    #[error(
+        "kubeconfig {0} cannot be used: with insecure-skip-tls-verify, anybody on the way to {1} could receive the token and answer in its place; name the cluster's certificate-authority instead"
+    )]
+    Unverified(PathBuf, Uri),
+    /// The kubeconfig names a proxy.
+    #[error(
+        "kubeconfig {0} cannot be used: it has proxy-url, and the agent connects to the API server directly; remove proxy-url, and give an address that the node reaches"
+    )]
+    Proxy(PathBuf),
     /// No client can be built from the configuration.
     #[error("creating a client for the API server failed: {0}")]
     Client(#[from] kube::Error),
@@ -91,10 +102,20 @@ impl ApiServer {
             Self::Kubeconfig { file, own } => {
                 let failed = |error| ApiServerError::Kubeconfig(file.clone(), error);
                 let kubeconfig = Kubeconfig::read_from(file).map_err(failed)?;
+                let names_proxy = names_proxy(&kubeconfig);
                 let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
                 let mut config = config.map_err(failed)?;
                 if !is_private(&config.cluster_url) {
                     return Err(ApiServerError::Unencrypted(file.clone(), config.cluster_url));
+                }
+                if config.accept_invalid_certs && !is_here(&config.cluster_url) {
+                    return Err(ApiServerError::Unverified(file.clone(), config.cluster_url));
+                }
+                if config.proxy_url.take().is_some() {
+                    if names_proxy {
+                        return Err(ApiServerError::Proxy(file.clone()));
+                    }
+                    info!("HTTPS_PROXY is not used: the agent connects to the API server directly");
                 }
                 if let Some(given) = config.auth_info.token_file.take().map(PathBuf::from) {
                     let read = Credential::new(given.clone(), own.clone());
@@ -124,9 +145,20 @@ impl ApiServer {
 /// Returns whether nobody but the server at this address can read what is sent there: it is encrypted, or does not
 /// leave this machine.
 fn is_private(server: &Uri) -> bool {
+    is_here(server) || server.scheme() == Some(&Scheme::HTTPS)
+}
+
+/// Returns whether what is sent to this address does not leave this machine.
+fn is_here(server: &Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
-    let is_here = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-    is_here || server.scheme() == Some(&Scheme::HTTPS)
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// Returns whether the file itself names a proxy; otherwise one of the client's configuration is the environment's, which
+/// is meant for what leaves the cluster.
+fn names_proxy(kubeconfig: &Kubeconfig) -> bool {
+    let named = |cluster: &Cluster| cluster.proxy_url.as_ref().is_some_and(|proxy| !proxy.is_empty());
+    kubeconfig.clusters.iter().any(|entry| entry.cluster.as_ref().is_some_and(named))
 }
 
 #[cfg(test)]
@@ -134,11 +166,15 @@ mod tests {
     use super::*;
 
     async fn refusal(server: &str) -> Option<ApiServerError> {
+        refusal_of(serde_json::json!({ "server": server })).await
+    }
+
+    async fn refusal_of(cluster: serde_json::Value) -> Option<ApiServerError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("kubeconfig");
         let kubeconfig = serde_json::json!({
             "current-context": "a",
-            "clusters": [{ "name": "a", "cluster": { "server": server } }],
+            "clusters": [{ "name": "a", "cluster": cluster }],
             "users": [{ "name": "a", "user": { "token": "secret" } }],
             "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
         });
@@ -156,5 +192,44 @@ mod tests {
         for server in ["https://10.0.0.1:6443", "http://127.0.0.1:8001", "http://[::1]:8001", "http://localhost"] {
             assert!(is_private(&server.parse().unwrap()), "{server}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_server_is_verified_and_reached_directly() {
+        let cluster = |server: &str, field: &str, value: serde_json::Value| {
+            let mut cluster = serde_json::json!({ "server": server });
+            cluster[field] = value;
+            cluster
+        };
+        let (remote, skip) = ("https://10.0.0.1:6443", "insecure-skip-tls-verify");
+        let refused = refusal_of(cluster(remote, skip, true.into())).await.unwrap();
+        assert!(matches!(refused, ApiServerError::Unverified(..)), "{refused}");
+        assert!(
+            refused.to_string().contains(skip) && refused.to_string().contains("certificate-authority"),
+            "{refused}"
+        );
+        for accepted in [cluster(remote, skip, false.into()), cluster("https://127.0.0.1:6443", skip, true.into())] {
+            let refused = refusal_of(accepted.clone()).await;
+            assert!(!matches!(refused, Some(ApiServerError::Unverified(..))), "{accepted}: {refused:?}");
+        }
+        let refused = refusal_of(cluster(remote, "proxy-url", "http://proxy:3128".into())).await.unwrap();
+        assert!(matches!(refused, ApiServerError::Proxy(_)), "{refused}");
+        assert!(refused.to_string().contains("remove proxy-url"), "{refused}");
+    }
+
+    /// The environment is the process's, so the test runs itself in one that has a proxy.
+    #[tokio::test]
+    async fn a_proxy_of_the_environment_is_not_used() {
+        if std::env::var_os("HTTPS_PROXY").is_some() {
+            let failed = refusal("http://127.0.0.1:8001").await;
+            assert!(failed.is_none(), "{failed:?}");
+            return;
+        }
+        let (_, module) = module_path!().split_once("::").unwrap();
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", &format!("{module}::a_proxy_of_the_environment_is_not_used")]);
+        let ran = again.env("HTTPS_PROXY", "http://proxy.example.org:3128").output().unwrap();
+        let told = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && told.contains("1 passed"), "{told}");
     }
 }

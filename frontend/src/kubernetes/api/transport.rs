@@ -20,15 +20,11 @@ const ALIVE: Duration = Duration::from_secs(20);
 /// What carries requests to the API server.
 pub type Transport = BoxCloneService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
-/// The transport to the server of `config`, with its credentials.
+/// The transport to the server of `config`, without a proxy, with its credentials.
 ///
 /// # Errors
-/// When the configuration names a proxy, or credentials that cannot be used.
+/// When the configuration has credentials that cannot be used.
 pub fn transport(config: &Config) -> Result<Transport, kube::Error> {
-    if let Some(proxy_url) = &config.proxy_url {
-        let proxy_url = Box::new(proxy_url.clone());
-        return Err(kube::Error::ProxyProtocolDisabled { proxy_url, protocol_feature: "kube/http-proxy" });
-    }
     let mut connector = connector();
     connector.set_connect_timeout(config.connect_timeout);
     let connector = config.rustls_https_connector_with_connector(connector)?;
