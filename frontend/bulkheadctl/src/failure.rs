@@ -21,7 +21,7 @@ pub enum Failure {
     Runtime(io::Error),
     #[error("there is no socket {}: bulkhead-privhelper makes it when it starts (or bulkhead-frontend, with --csi-endpoint); is it running, and does it use this path?", .0.display())]
     NoSocket(PathBuf),
-    #[error("nobody holds the socket {}: neither bulkhead-privhelper nor bulkhead-frontend is running; start bulkhead-privhelper, then bulkhead-frontend", .0.display())]
+    #[error("nobody holds the socket {}: bulkhead-privhelper is not running, or bulkhead-frontend has not run since it was started; start the one that is not running, the former first", .0.display())]
     Refused(PathBuf),
     #[error("this user may not connect to {}: run bulkheadctl as root", .0.display())]
     NotAllowed(PathBuf),
