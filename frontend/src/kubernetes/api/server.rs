@@ -157,8 +157,12 @@ fn is_here(server: &Uri) -> bool {
 /// Returns whether the file itself names a proxy; otherwise one of the client's configuration is the environment's, which
 /// is meant for what leaves the cluster.
 fn names_proxy(kubeconfig: &Kubeconfig) -> bool {
+    let current = kubeconfig.current_context.as_deref().unwrap_or_default();
+    let context =
+        kubeconfig.contexts.iter().find(|entry| entry.name == current).and_then(|entry| entry.context.as_ref());
+    let cluster = context.and_then(|context| kubeconfig.clusters.iter().find(|entry| entry.name == context.cluster));
     let named = |cluster: &Cluster| cluster.proxy_url.as_ref().is_some_and(|proxy| !proxy.is_empty());
-    kubeconfig.clusters.iter().any(|entry| entry.cluster.as_ref().is_some_and(named))
+    cluster.and_then(|entry| entry.cluster.as_ref()).is_some_and(named)
 }
 
 #[cfg(test)]
