@@ -133,6 +133,11 @@ impl<S> Deref for Client<S> {
 }
 
 impl<S> Call<S> {
+    /// Whose it is.
+    pub fn client(&self) -> &S {
+        &self.0.connection
+    }
+
     /// A part of the answer is taken.
     pub fn goes_on(&self) {
         self.0.progress().at = Instant::now();

@@ -1,5 +1,6 @@
 //! Serves gRPC on a Unix socket until shutdown.
 
+mod budget;
 mod calls;
 mod clients;
 
@@ -17,7 +18,7 @@ use tower::layer::layer_fn;
 pub const LONGEST_MESSAGE: usize = 512 << 10;
 
 /// How many calls a client may have in progress on a connection. Further ones wait at the client.
-const CALLS: u32 = 128;
+const CALLS: u32 = 32;
 
 /// How much a client may send on a connection before it is read, in bytes, and how much of that for one call.
 const AHEAD: u32 = 256 << 10;

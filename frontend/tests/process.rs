@@ -171,7 +171,7 @@ async fn a_call_that_is_too_large_is_refused_and_the_next_one_served() {
 }
 
 /// How many calls of a client are served at a time, as `server.rs` has it.
-const CALLS: usize = 128;
+const CALLS: usize = 32;
 
 #[tokio::test]
 async fn one_call_too_many_waits_at_the_client() {

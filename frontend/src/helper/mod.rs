@@ -44,6 +44,10 @@ const FOR_CONTENT: usize = 4;
 /// See [`FOR_CONTENT`].
 const FOR_EXTENTS: usize = 1;
 
+/// How many of these may be used by requests for what snapshots hold and share. They come in the thousands, for backups,
+/// and all changes go before them.
+const FOR_BULK: usize = 2;
+
 /// A request that takes longer than this hangs: on a filesystem that is frozen, or whose disk does not answer. It
 /// continues, but others do not wait for it. The helper limits how many hang on one filesystem.
 const HANGS: Duration = Duration::from_secs(5);
@@ -61,6 +65,7 @@ struct Shared {
     slow: Semaphore,
     deletions: Semaphore,
     extents: Semaphore,
+    bulk: Semaphore,
     content: Semaphore,
     device: Semaphore,
     idle: Mutex<Vec<Connection>>,
@@ -77,6 +82,7 @@ impl Helper {
             slow: Semaphore::new(FOR_SLOW_REQUESTS),
             deletions: Semaphore::new(FOR_DELETIONS),
             extents: Semaphore::new(FOR_EXTENTS),
+            bulk: Semaphore::new(FOR_BULK),
             content: Semaphore::new(FOR_CONTENT),
             device: Semaphore::new(FOR_CONTENT),
             idle: Mutex::new(Vec::with_capacity(CONNECTIONS)),
@@ -132,7 +138,7 @@ impl Helper {
     async fn exchange_in_turn(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         let shared = &*self.0;
         shared.up().await?;
-        let turn = shared.turn(request.row().pace).await;
+        let turn = shared.turn(request).await;
         let answer = shared.persist(request);
         tokio::pin!(answer);
         if let Ok(answer) = timeout(HANGS, &mut answer).await {
@@ -144,10 +150,12 @@ impl Helper {
 }
 
 impl Shared {
-    /// Waits until a request of this pace may use a connection. It may for as long as the result exists.
-    async fn turn(&self, pace: Pace) -> Vec<SemaphorePermit<'_>> {
-        let turns: &[&Semaphore] = match pace {
+    /// Waits until this request may use a connection. It may for as long as the result exists.
+    async fn turn(&self, request: &Request) -> Vec<SemaphorePermit<'_>> {
+        let is_bulk = matches!(request, Request::Delta { .. } | Request::Sharing { .. });
+        let turns: &[&Semaphore] = match request.row().pace {
             Pace::Prompt => &[&self.any],
+            Pace::Disk if is_bulk => &[&self.bulk, &self.slow, &self.any],
             Pace::Disk => &[&self.slow, &self.any],
             Pace::Background => &[&self.deletions, &self.slow, &self.any],
             Pace::Extents => &[&self.extents, &self.slow, &self.any],

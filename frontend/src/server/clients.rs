@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 use tonic::transport::server::Connected;
 use tracing::warn;
 
+use super::budget::{Budget, Metered};
 use crate::crowd::{self, Crowd, Disconnect};
 
 /// How many clients may be connected at a time. A kubelet makes a connection for each call.
@@ -39,20 +40,26 @@ const REST: Duration = Duration::from_secs(1);
 
 /// A connected client, and what a call knows of the one that made it.
 #[derive(Clone)]
-pub struct Client(Arc<crowd::Client<UnixStream>>);
+pub struct Client(Arc<crowd::Client<Metered>>);
 
 /// Accepts clients.
 struct Clients {
     listener: UnixListener,
-    connected: Crowd<UnixStream>,
+    connected: Crowd<Metered>,
+    budget: Budget,
     pace: Pace,
     dead: Option<oneshot::Sender<io::Error>>,
 }
 
 /// The clients that connect to `listener`. When nobody can connect to it any more, `dead` is told why, and no more come.
 pub fn accept(listener: UnixListener, dead: oneshot::Sender<io::Error>) -> impl Stream<Item = io::Result<Client>> {
-    let clients =
-        Clients { listener, connected: Crowd::new(CLIENTS, GRACE), pace: Pace::new(Instant::now()), dead: Some(dead) };
+    let clients = Clients {
+        listener,
+        connected: Crowd::new(CLIENTS, GRACE),
+        budget: Budget::default(),
+        pace: Pace::new(Instant::now()),
+        dead: Some(dead),
+    };
     stream::unfold(clients, |mut clients| async move {
         let client = clients.next().await;
         Some((Ok(client), clients))
@@ -66,7 +73,10 @@ impl Clients {
                 sleep(Duration::from_millis(1)).await;
             }
             match self.connection().await {
-                Ok(stream) => return Client(self.connected.admit(stream).await),
+                Ok(stream) => {
+                    let connection = Metered::new(stream, self.budget.clone());
+                    return Client(self.connected.admit(connection).await);
+                }
                 Err(error) if passes(&error) => {
                     warn!("cannot accept a client at the moment: {error}");
                     sleep(REST).await;
@@ -109,7 +119,7 @@ impl Disconnect for UnixStream {
 
 impl Client {
     /// A call of this client begins.
-    pub fn call(&self) -> crowd::Call<UnixStream> {
+    pub fn call(&self) -> crowd::Call<Metered> {
         self.0.call()
     }
 }
@@ -189,7 +199,10 @@ impl AsyncWrite for Client {
             ready!(self.0.poll_write_ready(context))?;
             match self.0.try_write_vectored(parts) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                outcome => return Poll::Ready(outcome),
+                outcome => {
+                    self.0.sent(*outcome.as_ref().unwrap_or(&0));
+                    return Poll::Ready(outcome);
+                }
             }
         }
     }
@@ -204,7 +217,7 @@ impl AsyncWrite for Client {
 
     fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The other side may have left already.
-        let _ = shutdown(&**self.0, Shutdown::Write);
+        let _ = shutdown(&***self.0, Shutdown::Write);
         Poll::Ready(Ok(()))
     }
 }
