@@ -223,7 +223,10 @@ impl Rig {
             }
             let helper = self.running_helper()?;
             // By then it has logged what it does not serve.
-            wait::until(limit, || Ok(ensure!(helper.own_log()?.contains("serving requests"))))?;
+            wait::until(limit, || {
+                ensure!(helper.own_log()?.contains("serving requests"), "it has not logged that it serves");
+                Ok(())
+            })?;
             if !helper.own_log()?.contains("kind=Unanswering") {
                 return Ok(());
             }
