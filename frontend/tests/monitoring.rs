@@ -293,6 +293,38 @@ async fn whoever_scrapes_all_the_time_does_not_keep_the_frontend_busy() {
     assert!(written.len() as u64 <= seconds + 2, "written {} times in {seconds} s", written.len());
 }
 
+/// Threads whose clients come without end.
+struct Flood {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<u32>>,
+}
+
+impl Flood {
+    /// Each thread calls what `clients` returns again and again.
+    fn begin<C: FnMut() + Send + 'static>(clients: impl Fn() -> C) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let thread = |_| {
+            let (mut client, is_over) = (clients(), Arc::clone(&is_over));
+            std::thread::spawn(move || {
+                let mut calls = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    client();
+                    calls += 1;
+                }
+                calls
+            })
+        };
+        let threads = (0..4).map(thread).collect();
+        Self { is_over, threads }
+    }
+
+    /// Returns how many have come.
+    fn end(self) -> u32 {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_come_and_go_without_end_keep_no_probe_waiting() {
     let (mut fake, csi, _) = helper();
@@ -300,23 +332,15 @@ async fn clients_that_come_and_go_without_end_keep_no_probe_waiting() {
     let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
     let address = address(&frontend).await;
     readyz(&address, 200, "ready").await;
-    let is_over = Arc::new(AtomicBool::new(false));
-    let flood: Vec<_> = (0..4)
-        .map(|_| {
-            let (csi, is_over) = (csi.clone(), Arc::clone(&is_over));
-            std::thread::spawn(move || {
-                let mut clients = 0;
-                while !is_over.load(Ordering::Relaxed) {
-                    if let Ok(mut client) = std::os::unix::net::UnixStream::connect(&csi) {
-                        // The beginning of HTTP/2, with settings.
-                        let _ = client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
-                        clients += 1;
-                    }
-                }
-                clients
-            })
-        })
-        .collect();
+    let flood = Flood::begin(|| {
+        let csi = csi.clone();
+        move || {
+            if let Ok(mut client) = std::os::unix::net::UnixStream::connect(&csi) {
+                // The beginning of HTTP/2, with settings.
+                let _ = client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+            }
+        }
+    });
     let (begun, mut longest) = (Instant::now(), Duration::ZERO);
     while begun.elapsed() < Duration::from_secs(3) {
         let asked = Instant::now();
@@ -324,8 +348,7 @@ async fn clients_that_come_and_go_without_end_keep_no_probe_waiting() {
         longest = longest.max(asked.elapsed());
         sleep(Duration::from_millis(10)).await;
     }
-    is_over.store(true, Ordering::Relaxed);
-    let clients: u32 = flood.into_iter().map(|client| client.join().unwrap()).sum();
+    let clients = flood.end();
     println!("{clients} clients, and the slowest answer took {longest:?}");
     // A kubelet waits for five seconds, and this machine is busy with the clients as well.
     assert!(longest < Duration::from_secs(2), "a probe waited {longest:?} beside {clients} clients");
@@ -338,24 +361,16 @@ async fn a_probe_is_answered_beside_clients_that_connect_and_say_nothing() {
     let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
     let address = address(&frontend).await;
     readyz(&address, 200, "ready").await;
-    let is_over = Arc::new(AtomicBool::new(false));
-    let flood: Vec<_> = (0..4)
-        .map(|_| {
-            let (address, is_over) = (address.clone(), Arc::clone(&is_over));
-            std::thread::spawn(move || {
-                let (mut clients, mut latest) = (0_u32, VecDeque::new());
-                while !is_over.load(Ordering::Relaxed) {
-                    latest.extend(std::net::TcpStream::connect(&address));
-                    clients += 1;
-                    if latest.len() > 60 {
-                        latest.pop_front();
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                clients
-            })
-        })
-        .collect();
+    let flood = Flood::begin(|| {
+        let (address, mut latest) = (address.clone(), VecDeque::new());
+        move || {
+            latest.extend(std::net::TcpStream::connect(&address));
+            if latest.len() > 60 {
+                latest.pop_front();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
     let (begun, mut probes) = (Instant::now(), 0_u32);
     while begun.elapsed() < Duration::from_secs(3) {
         // It has the time that a loaded kubelet takes between connecting and asking.
@@ -367,8 +382,7 @@ async fn a_probe_is_answered_beside_clients_that_connect_and_say_nothing() {
         assert!(answer.starts_with("HTTP/1.1 200"), "probe {probes}: {asked:?} {heard:?} {answer:?}");
         probes += 1;
     }
-    is_over.store(true, Ordering::Relaxed);
-    let clients: u32 = flood.into_iter().map(|client| client.join().unwrap()).sum();
+    let clients = flood.end();
     println!("{probes} probes beside {clients} clients");
 }
 
