@@ -28,15 +28,20 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Makes an agent's minutes seconds, for tests that wait for one to pass.
 pub const HURRIED: &str = "--divide-intervals=10";
 
-/// How old the binding of the claims' policy must be before agents rely on the policy.
+/// How old the claims' policy and its binding must be before agents rely on the policy.
 const RELIED_ON: Duration = Duration::from_secs(10);
 
-/// The binding of the policy that gives claims the label by which agents watch them.
-const CLAIMS_POLICY: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings/bulkhead-claims";
+/// The policy that gives claims the label by which agents watch them, and its binding.
+const CLAIMS_POLICY: [&str; 2] = [
+    "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies/bulkhead-claims",
+    "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings/bulkhead-claims",
+];
 
-/// The binding of a policy that restricts agents, for an API server without mutating policies.
-const AGENTS_POLICY: &str =
-    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/bulkhead-agent-volumes";
+/// A policy that restricts agents, and its binding, for an API server without mutating policies.
+const AGENTS_POLICY: [&str; 2] = [
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/bulkhead-agent-volumes",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/bulkhead-agent-volumes",
+];
 
 /// A namespace of a shared control plane, and its own agents.
 #[derive(Debug)]
@@ -188,16 +193,18 @@ impl Cluster {
     /// Waits until an agent that starts now would rely on the labels set by the claims' policy. Where the policy is not
     /// bound, no agent does, and there is nothing to wait for.
     pub fn wait_until_policies_are_relied_on(&self) -> Result<()> {
-        let request = Request::get(if self.is_recent() { CLAIMS_POLICY } else { AGENTS_POLICY }).body(Vec::new())?;
-        let binding: Value = match self.access.run(self.access.client().request(request)) {
-            Ok(binding) => binding,
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-            Err(error) => return Err(error).context("read the binding of the claims' policy"),
-        };
-        let made: Time = from_value(binding["metadata"]["creationTimestamp"].clone())?;
-        let age = Timestamp::now().duration_since(made.0);
-        // The API server runs on this machine, so both clocks agree.
-        std::thread::sleep(RELIED_ON.saturating_sub(Duration::try_from(age).unwrap_or_default()));
+        for part in if self.is_recent() { CLAIMS_POLICY } else { AGENTS_POLICY } {
+            let request = Request::get(part).body(Vec::new())?;
+            let part: Value = match self.access.run(self.access.client().request(request)) {
+                Ok(part) => part,
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                Err(error) => return Err(error).context("read the claims' policy"),
+            };
+            let made: Time = from_value(part["metadata"]["creationTimestamp"].clone())?;
+            let age = Timestamp::now().duration_since(made.0);
+            // The API server runs on this machine, so both clocks agree.
+            std::thread::sleep(RELIED_ON.saturating_sub(Duration::try_from(age).unwrap_or_default()));
+        }
         Ok(())
     }
 

@@ -14,10 +14,11 @@ use crate::metrics::{METRICS, now};
 use crate::readiness::{Part, Readiness};
 
 /// The objects that requests are about, as named in their paths. Metrics count any others as `other`.
-const RESOURCES: [&str; 14] = [
+const RESOURCES: [&str; 16] = [
     "persistentvolumeclaims", "persistentvolumes", "storageclasses", "csistoragecapacities", "csinodes", "events",
-    "leases", "selfsubjectreviews", "serviceaccounts", "validatingadmissionpolicies",
-    "validatingadmissionpolicybindings", "volumesnapshotcontents", "volumesnapshots", "volumesnapshotclasses",
+    "leases", "selfsubjectreviews", "serviceaccounts", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
+    "validatingadmissionpolicies", "validatingadmissionpolicybindings", "volumesnapshotcontents", "volumesnapshots",
+    "volumesnapshotclasses",
 ];
 
 /// A watch of `resource` has failed.

@@ -92,9 +92,9 @@ struct Seen {
     newest: u64,
     /// How often it turned out to be lost, and which it was the last time.
     losses: (u64, u64),
-    /// By path, how many losses each watch has made good.
+    /// How many losses each watch has made good, by [what it selects](selected).
     made_good: HashMap<String, u64>,
-    /// The paths of the watches that have ended as they were to, and not been begun anew since.
+    /// What those watches select that have ended as they were to, and not been begun anew since.
     undisturbed: HashSet<String>,
     /// The revision of the Lease, and when it was written. It may be kept in another etcd than all else.
     lease: Option<(u64, Instant)>,
@@ -130,11 +130,11 @@ impl Seen {
         Some(self.losses.1)
     }
 
-    /// Judges a watch of `path` that resumes from a revision while the server has the `current` one. Returns the newest
-    /// revision that is lost, if the watch has yet to make that good.
-    fn judge(&mut self, path: &str, resumed: u64, known: Known, current: u64) -> Option<u64> {
+    /// Judges the watch of what is `selected` that resumes from a revision while the server has the `current` one. Returns
+    /// the newest revision that is lost, if the watch has yet to make that good.
+    fn judge(&mut self, selected: &str, resumed: u64, known: Known, current: u64) -> Option<u64> {
         let newest = known.newest.max(resumed);
-        let has_made_good = self.made_good.get(path).is_none_or(|made_good| *made_good == self.losses.0);
+        let has_made_good = self.made_good.get(selected).is_none_or(|made_good| *made_good == self.losses.0);
         // Otherwise it is the loss that another watch has noticed.
         let is_news = known.losses == self.losses.0 && has_made_good;
         if current < newest && is_news {
@@ -142,7 +142,7 @@ impl Seen {
             self.newest = current;
         }
         self.newest = self.newest.max(current);
-        let before = self.made_good.insert(path.to_owned(), self.losses.0).unwrap_or_default();
+        let before = self.made_good.insert(selected.to_owned(), self.losses.0).unwrap_or_default();
         (before < self.losses.0).then_some(self.losses.1)
     }
 }
@@ -161,20 +161,20 @@ impl Between for Rewound {
             return Ok(Response::from_parts(head, body));
         }
         let Some(resumed) = resumed_from(request.uri()) else { return server.call(request).await };
-        let path = request.uri().path().to_owned();
+        let selected = selected(request.uri());
         let losses = shared.lost.subscribe();
         let known = shared.seen().known();
-        let is_made_good = shared.seen().made_good.get(&path).copied().unwrap_or_default() == known.losses;
-        let is_undisturbed = shared.seen().undisturbed.remove(&path);
+        let is_made_good = shared.seen().made_good.get(&selected).copied().unwrap_or_default() == known.losses;
+        let is_undisturbed = shared.seen().undisturbed.remove(&selected);
         if !(is_undisturbed && is_made_good && shared.is_told()) {
-            let list = Request::get(format!("{path}?limit=1")).header(ACCEPT, METADATA).body(Body::empty())?;
+            let list = Request::get(format!("{selected}limit=1")).header(ACCEPT, METADATA).body(Body::empty())?;
             let answer = server.call(list).await?;
             if !answer.status().is_success() {
                 // The watch would fail as well.
                 return Ok(answer);
             }
             if let Some(current) = revision(&answer.into_body().collect().await?.to_bytes())? {
-                let lost = shared.seen().judge(&path, resumed, known, current);
+                let lost = shared.seen().judge(&selected, resumed, known, current);
                 if let Some(lost) = lost {
                     return Ok(expired(current, lost));
                 }
@@ -182,14 +182,14 @@ impl Between for Rewound {
             server.ready().await?;
         }
         let answer = server.call(request).await?;
-        Ok(answer.map(|body| until_lost(Open::new(body, path, shared, losses))))
+        Ok(answer.map(|body| until_lost(Open::new(body, selected, shared, losses))))
     }
 }
 
 /// A watch that is open.
 struct Open {
     frames: BodyStream<Box<DynBody>>,
-    path: String,
+    selected: String,
     shared: Arc<Shared>,
     losses: watch::Receiver<(u64, u64, u64)>,
     begun: Instant,
@@ -202,9 +202,23 @@ struct Open {
 }
 
 impl Open {
-    fn new(body: Box<DynBody>, path: String, shared: Arc<Shared>, losses: watch::Receiver<(u64, u64, u64)>) -> Self {
+    fn new(
+        body: Box<DynBody>,
+        selected: String,
+        shared: Arc<Shared>,
+        losses: watch::Receiver<(u64, u64, u64)>,
+    ) -> Self {
         let now = Instant::now();
-        Self { frames: BodyStream::new(body), path, shared, losses, begun: now, heard: now, asked: now, is_over: false }
+        Self {
+            frames: BodyStream::new(body),
+            selected,
+            shared,
+            losses,
+            begun: now,
+            heard: now,
+            asked: now,
+            is_over: false,
+        }
     }
 
     /// What it receives next: `None` at its end.
@@ -214,7 +228,7 @@ impl Open {
                 biased;
                 Ok(()) = self.losses.changed() => {
                     let (number, lost, current) = *self.losses.borrow_and_update();
-                    self.shared.seen().made_good.insert(self.path.clone(), number);
+                    self.shared.seen().made_good.insert(self.selected.clone(), number);
                     self.is_over = true;
                     // A line that has only come in part is no event, but must not make this one unreadable.
                     return Some(Ok(Frame::data(format!("\n{}", expiry(current, lost)).into())));
@@ -245,7 +259,7 @@ impl Open {
 
     /// It has lasted as long as it was to.
     fn is_undisturbed(&self) {
-        self.shared.seen().undisturbed.insert(self.path.clone());
+        self.shared.seen().undisturbed.insert(self.selected.clone());
     }
 }
 
@@ -253,6 +267,14 @@ impl Open {
 fn until_lost(open: Open) -> Box<DynBody> {
     let frames = stream::unfold(open, |mut open| async move { open.next().await.map(|frame| (frame, open)) });
     Box::new(StreamBody::new(frames.boxed()))
+}
+
+/// What a watch selects, as the beginning of a request for the same: its path, and the fields, without which an agent may
+/// not list what it may only see by name.
+fn selected(uri: &Uri) -> String {
+    let mut pairs = uri.query().into_iter().flat_map(|query| query.split('&'));
+    let fields = pairs.find(|pair| pair.starts_with("fieldSelector=")).map(|fields| format!("{fields}&"));
+    format!("{}?{}", uri.path(), fields.unwrap_or_default())
 }
 
 /// The revision from which a request resumes a watch; `None` if it is another request.
@@ -351,6 +373,16 @@ mod tests {
             panic!("{event}");
         };
         assert!(status.code == 410 && is_rewound(&status) && status.message.contains("499"), "{status:?}");
+    }
+
+    #[tokio::test]
+    async fn what_may_be_seen_by_name_is_asked_for_by_name() {
+        let path = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
+        let of = |name: &str| format!("{path}?fieldSelector=metadata.name%3D{name}&");
+        let watch = format!("{path}?&watch=true&fieldSelector=metadata.name%3Da&resourceVersion=500");
+        assert_eq!(answered(&watch, "500").await.1, [format!("{}limit=1", of("a")), watch]);
+        let selected = |name: &str| selected(&format!("{}watch=true", of(name)).parse().unwrap());
+        assert_ne!(selected("a"), selected("b"), "two watches of one path are two");
     }
 
     #[test]

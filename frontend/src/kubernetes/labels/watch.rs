@@ -12,11 +12,15 @@ use kube::runtime::watcher::{self, Event};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
+use super::policy_watch::changes;
 use super::scope::Scope;
 use super::unlabelled::{Found, Schedule};
 use super::watch_mode::{WatchMode, watch_mode};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::{Failure, is_unknown_kind};
+
+/// How much later the mode is reviewed while the policy is watched, which tells of it in time.
+const WATCHED: Duration = Duration::from_secs(3600);
 
 /// How soon to review the mode again when the API server has not answered.
 const AFTER_FAILURE: Duration = Duration::from_secs(7);
@@ -72,6 +76,9 @@ async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watc
         let mut unlabelled = Schedule::default();
         // The search may read many pages of other drivers' objects: events do not wait for it.
         let mut finding: Option<BoxFuture<'_, Found<K>>> = None;
+        let watch_policy = || (mode == WatchMode::Labelled).then(|| changes(&client, K::POLICY));
+        let mut policy = watch_policy();
+        review += rest(&policy);
         loop {
             tokio::select! {
                 event = events.next() => {
@@ -90,7 +97,12 @@ async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watc
                     if now != mode {
                         break;
                     }
-                    review = next_review;
+                    policy = policy.or_else(watch_policy);
+                    review = next_review + rest(&policy);
+                }
+                changed = next(&mut policy) => {
+                    policy = policy.filter(|_| changed.is_some());
+                    review = Instant::now() + if changed.is_some() { Duration::ZERO } else { scope.intervals.policies };
                 }
                 () = unlabelled.is_due(), if mode == WatchMode::Labelled && finding.is_none() => {
                     finding = Some(K::find_unlabelled(&client, &scope).boxed());
@@ -115,6 +127,19 @@ async fn finished<K>(finding: &mut Option<BoxFuture<'_, Found<K>>>) -> Found<K> 
         Some(finding) => finding.await,
         None => pending().await,
     }
+}
+
+/// The next change of the policy; waits for ever if it is not watched.
+async fn next(policy: &mut Option<BoxStream<'static, ()>>) -> Option<()> {
+    match policy {
+        Some(policy) => policy.next().await,
+        None => pending().await,
+    }
+}
+
+/// How long the review of the mode can wait.
+fn rest(policy: &Option<BoxStream<'static, ()>>) -> Duration {
+    if policy.is_some() { WATCHED } else { Duration::ZERO }
 }
 
 /// The mode to watch in, and when to review it. Without an answer from the API server it stays as it was `before`.

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ApiResource, DynamicObject, ObjectMeta};
-use kube::{Api, Client};
+use kube::Client;
+use kube::api::ObjectMeta;
 
+use super::policy::find;
 use super::scope::Scope;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::request::request;
 
-/// How old the policy's binding must be: by then every API server has it in force, so that no object lacks the label.
+/// How old the policy and its binding must be: by then every API server has it in force, so that no object lacks the label.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// How objects are watched.
@@ -25,14 +24,16 @@ pub enum WatchMode {
     Unknown,
 }
 
-/// The uid of the binding of `policy`, if every API server has it in force: whatever is written has the label.
+/// What `policy` is in the cluster, if every API server has it in force: whatever is written has the label. It is another
+/// one once the policy has been made anew.
 ///
 /// # Errors
 /// When the API server does not answer.
 pub async fn settled(client: &Client, policy: &str) -> Result<Option<String>, Failure> {
-    Ok(binding(client, policy).await?.and_then(|ObjectMeta { creation_timestamp, uid, .. }| {
-        let age = creation_timestamp.map(|made| Timestamp::now().duration_since(made.0));
-        uid.filter(|_| mode_at_age(age, Duration::ZERO).0 == WatchMode::Labelled)
+    Ok(find(client, policy).await?.and_then(|parts| {
+        let is_settled = mode_at_age(age(&parts), Duration::ZERO).0 == WatchMode::Labelled;
+        let [policy, binding] = parts.map(|part| part.uid);
+        binding.filter(|_| is_settled).map(|binding| format!("{}/{binding}", policy.unwrap_or_default()))
     }))
 }
 
@@ -41,30 +42,20 @@ pub async fn settled(client: &Client, policy: &str) -> Result<Option<String>, Fa
 /// # Errors
 /// When the API server does not answer.
 pub async fn watch_mode(client: &Client, policy: &str, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
-    Ok(match binding(client, policy).await? {
+    Ok(match find(client, policy).await? {
         // The policy skips names that are too long for a label.
-        Some(binding) if scope.place.value() == scope.node => mode_at_age(
-            binding.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0)),
-            scope.intervals.policies,
-        ),
+        Some(parts) if scope.place.value() == scope.node => mode_at_age(age(&parts), scope.intervals.policies),
         _ => (WatchMode::Everything, scope.intervals.policies),
     })
 }
 
-async fn binding(client: &Client, policy: &str) -> Result<Option<ObjectMeta>, Failure> {
-    // The kind is newer than the oldest supported version of the API, so the client has no type for it.
-    let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
-    let kind = ApiResource {
-        kind: "MutatingAdmissionPolicyBinding".to_owned(),
-        plural: "mutatingadmissionpolicybindings".to_owned(),
-        ..kind
-    };
-    let bindings: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    let found = request("looking for an admission policy that sets labels", bindings.get_metadata_opt(policy)).await?;
-    Ok(found.map(|found| found.metadata))
+/// How long both have been there.
+fn age(parts: &[ObjectMeta; 2]) -> Option<SignedDuration> {
+    let made = parts.iter().filter_map(|part| part.creation_timestamp.as_ref());
+    made.map(|made| Timestamp::now().duration_since(made.0)).min()
 }
 
-/// How objects can be watched when the policy has been bound for `age`, and how soon to look again: after `interval` unless
+/// How objects can be watched when the policy has been in force for `age`, and how soon to look again: after `interval` unless
 /// something is known to change before.
 fn mode_at_age(age: Option<SignedDuration>, interval: Duration) -> (WatchMode, Duration) {
     let age = age.map(|age| Duration::try_from(age).unwrap_or_default());

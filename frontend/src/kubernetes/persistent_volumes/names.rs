@@ -40,7 +40,7 @@ type Named = HashMap<String, Vec<(String, String)>>;
 struct Unlabelled {
     /// When they were listed, or it was last asked whether the policy is in force still.
     begun: Instant,
-    /// The uid of the policy's binding, if it is in force.
+    /// Which policy it was, if it was in force.
     policy: Option<String>,
     objects: Named,
 }

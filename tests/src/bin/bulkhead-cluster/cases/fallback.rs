@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests;
@@ -17,6 +17,7 @@ use serde_json::json;
 cases! {
     on Cluster;
     claims_are_found_without_the_policy: Bare + Recent + Alone("removes the policies"),
+    claims_are_found_once_the_policy_is_gone: Bare + Recent + Alone("removes the policies"),
     claims_from_before_the_policy_are_found: Bare + Recent + Alone("removes the policies"),
     an_agent_works_only_while_it_is_confined: Alone("removes a policy"),
     an_agent_that_loses_a_policy_as_it_starts_works_again: Alone("removes a policy"),
@@ -83,6 +84,28 @@ fn volumes_live_without_labels(cluster: &mut Cluster) -> Result<()> {
     })?;
     let made: usize = cluster.agents.iter().map(|agent| agent.volumes().map(|found| found.len())).sum::<Result<_>>()?;
     ensure!(made == 2, "{made} volumes were created for two claims");
+    Ok(())
+}
+
+/// An agent that relies on the policy hears of it when either of its two objects is gone.
+fn claims_are_found_once_the_policy_is_gone(cluster: &mut Cluster) -> Result<()> {
+    for kind in ["mutatingadmissionpolicybinding", "mutatingadmissionpolicy"] {
+        let class = cluster.add_class(|_| {})?;
+        let agent = cluster.add_agent()?;
+        agent.has_logged("watching claims by label")?;
+        let (number, node) = (cluster.agents.len() - 1, cluster.agents.last().context("an agent")?.node.clone());
+        let kubeconfig = cluster.access.kubeconfig();
+        let found = manifests::remove(&kubeconfig, kind, "bulkhead-claims").and_then(|()| {
+            cluster.access.wait(NOTICED, "the agent to watch all claims", || {
+                cluster.agents[number].has_logged("watching the metadata of all claims")
+            })?;
+            cluster.create_claim(&on(claim(kind, &class, "8Mi"), &node))?;
+            cluster.bound(kind).map(drop)
+        });
+        // Later tests need the policies even if this one has failed.
+        manifests::apply_cluster_wide(&kubeconfig)?;
+        found?;
+    }
     Ok(())
 }
 

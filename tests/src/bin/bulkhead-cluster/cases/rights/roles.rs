@@ -20,6 +20,7 @@ cases! {
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const POLICY_BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+const LABELLING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
 
 fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
@@ -37,7 +38,10 @@ fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
             rights.agent.get(path).granted()?;
         }
         if rights.cluster.is_recent() {
-            rights.agent.get(&format!("{BINDINGS}/bulkhead-claims")).granted()?;
+            for kind in [LABELLING, BINDINGS] {
+                rights.agent.get(&format!("{kind}/bulkhead-claims")).granted()?;
+                rights.agent.get(&format!("{kind}?fieldSelector=metadata.name%3Dbulkhead-claims")).granted()?;
+            }
         }
         Ok(())
     })
@@ -63,8 +67,10 @@ fn an_agent_sees_nothing_else(cluster: &mut Cluster) -> Result<()> {
             "/apis/storage.k8s.io/v1/csinodes",
             "/apis/storage.k8s.io/v1/csistoragecapacities",
             "/apis/storage.k8s.io/v1/volumeattachments",
+            LABELLING,
             BINDINGS,
             &format!("{BINDINGS}/bulkhead-sources"),
+            &format!("{BINDINGS}?fieldSelector=metadata.name%3Dbulkhead-sources"),
         ] {
             rights.agent.get(path).refused_by_role()?;
         }
