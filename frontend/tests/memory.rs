@@ -12,7 +12,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use axum::http::Method;
-use bulkhead_protocol::{Reply, Request};
+use bulkhead_protocol::{Listed, Reply, Request};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -36,9 +36,8 @@ fn helper() -> FakeHelper {
 }
 
 fn classes() -> Vec<Value> {
-    let class = json!({ "metadata": { "name": "local" }, "provisioner": "bulkhead.csi.local",
-                        "volumeBindingMode": "WaitForFirstConsumer" });
-    vec![class]
+    let class = |name: &str, binding: &str| json!({ "metadata": { "name": name }, "provisioner": "bulkhead.csi.local", "volumeBindingMode": binding });
+    vec![class("local", "WaitForFirstConsumer"), class("anywhere", "Immediate")]
 }
 
 fn start(helper: &FakeHelper, api: &MockApi) -> Frontend {
@@ -67,10 +66,16 @@ fn peak(frontend: &Frontend) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
+/// Waits while no more memory is needed than what is usual.
 async fn until(frontend: &Frontend, what: &str, is_done: impl Fn() -> bool) {
+    until_with(MOST, frontend, what, is_done).await;
+}
+
+/// Waits while no more memory is needed than `most`.
+async fn until_with(most: u64, frontend: &Frontend, what: &str, is_done: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_done() {
-        assert!(peak(frontend) < MOST, "it needs {} MiB", peak(frontend) >> 20);
+        assert!(peak(frontend) < most, "it needs {} MiB", peak(frontend) >> 20);
         assert!(begun.elapsed() < PATIENCE, "{what} did not happen: {}", frontend.log());
         sleep(Duration::from_millis(50)).await;
     }
@@ -139,4 +144,109 @@ async fn claims_and_volumes_of_others_need_none() {
         !api.seen(&Method::POST, "/persistentvolumes").is_empty()
     })
     .await;
+}
+
+/// How many volumes of a node the documentation speaks of.
+const VOLUMES: u32 = 20_000;
+
+/// The most that each of them may take, in bytes, also while all are listed.
+const EACH: u64 = 4096;
+
+/// The claim, bound, and its PersistentVolume, as a cluster has them.
+fn bound(number: u32) -> (Value, Value) {
+    let mut claim = claim(number, "bulkhead.csi.local", "node-1");
+    let (uid, driver) = (claim["metadata"]["uid"].as_str().unwrap().to_owned(), "bulkhead.csi.local");
+    let volume = format!("pvc-{uid}");
+    let annotations = &mut claim["metadata"]["annotations"];
+    annotations["pv.kubernetes.io/bind-completed"] = json!("yes");
+    annotations["pv.kubernetes.io/bound-by-controller"] = json!("yes");
+    let managed = json!([{ "manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1",
+                           "fieldsType": "FieldsV1", "fieldsV1": { "f:status": { "f:phase": {} } } }]);
+    claim["metadata"]["managedFields"] = managed.clone();
+    claim["metadata"]["labels"] = json!({ "app": "shop", "bulkhead.csi.local/node": "node-1" });
+    claim["metadata"]["finalizers"] = json!(["kubernetes.io/pvc-protection"]);
+    claim["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    claim["spec"]["volumeName"] = json!(format!("{volume}.node-1"));
+    claim["spec"]["volumeMode"] = json!("Filesystem");
+    claim["status"] = json!({ "phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "1Gi" } });
+    let node = json!([{ "matchExpressions": [
+        { "key": "bulkhead.csi.local/node", "operator": "In", "values": ["node-1"] }] }]);
+    let object = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {
+            "name": format!("{volume}.node-1"), "uid": format!("1d6f2a56-8c1e-4a0e-9d7b-{number:012}"),
+            "resourceVersion": "10", "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": managed,
+            "labels": { "bulkhead.csi.local/node": "node-1" },
+            "annotations": { "pv.kubernetes.io/provisioned-by": driver,
+                             "volume.kubernetes.io/provisioner-deletion-secret-name": "",
+                             "volume.kubernetes.io/provisioner-deletion-secret-namespace": "" },
+            "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer", "kubernetes.io/pv-protection"],
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "1Gi" }, "storageClassName": "local",
+            "claimRef": { "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "shop",
+                          "name": claim["metadata"]["name"], "uid": uid, "resourceVersion": "7" },
+            "csi": { "driver": driver, "volumeHandle": volume, "fsType": "xfs",
+                     "volumeAttributes": { "storage.kubernetes.io/csiProvisionerIdentity": "bulkhead" } },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": node } },
+            "persistentVolumeReclaimPolicy": "Delete", "volumeMode": "Filesystem",
+        },
+        "status": { "phase": "Bound", "lastPhaseTransitionTime": "2026-01-01T00:00:00Z" },
+    });
+    (claim, object)
+}
+
+/// A helper that has the first so many of these volumes.
+fn helper_with(volumes: u32) -> FakeHelper {
+    let listed = |number| {
+        let (claim, _) = bound(number);
+        let volume = format!("pvc-{}", claim["metadata"]["uid"].as_str().unwrap()).parse().unwrap();
+        let (pool, size) = ("default".parse().unwrap(), (1_u64 << 30).try_into().unwrap());
+        Listed { volume, pool, block: false, size, targets: 1 }
+    };
+    let volumes: Vec<_> = (0..volumes).map(listed).collect();
+    FakeHelper::start(move |request| match request {
+        Request::List { after, limit } => {
+            let first = volumes.partition_point(|listed| after.as_ref().is_some_and(|after| listed.volume <= *after));
+            let page: Vec<_> = volumes[first..].iter().take((*limit).into()).cloned().collect();
+            Act::Answer(Ok(Reply::Volumes(page.try_into().unwrap())))
+        }
+        Request::PoolStatus { .. } => roomy(),
+        Request::Owner { .. } => Act::Answer(Ok(Reply::Owner { owner: None, used: true })),
+        _ => done(),
+    })
+}
+
+/// The most memory that a program needs beside these objects, of which the helper has `volumes`, in bytes.
+async fn needed_beside(volumes: u32, claims: Vec<Value>, objects: &[Value]) -> u64 {
+    let (helper, number) = (helper_with(volumes), claims.len());
+    let api = MockApi::start(helper.directory(), classes(), |_, _| None).await;
+    claims.into_iter().for_each(|claim| api.append(claim));
+    objects.iter().for_each(|object| api.put_volume(object));
+    let frontend = start(&helper, &api);
+    let is_first = |seen: &&Request| matches!(seen, Request::List { after: None, .. });
+    let lists = || helper.seen.lock().unwrap().iter().filter(is_first).count();
+    let what = format!("comparing volumes three times beside {number} claims");
+    until_with(MOST + EACH * number as u64, &frontend, &what, || api.is_watched() && lists() >= 3).await;
+    assert!(!frontend.log().contains("does not exist"), "something is missing: {}", frontend.log());
+    peak(&frontend)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_volume_needs_little_and_so_does_a_claim_that_waits() {
+    let none = needed_beside(0, Vec::new(), &[]).await;
+    let each = |all: u64| all.saturating_sub(none) / u64::from(VOLUMES);
+    let (claims, objects): (Vec<_>, Vec<_>) = (0..VOLUMES).map(bound).unzip();
+    let volume = each(needed_beside(VOLUMES, claims, &objects).await);
+    // Any node may take them, and none can.
+    let claims = (0..VOLUMES).map(|number| {
+        let mut claim = claim(number, "bulkhead.csi.local", "node-1");
+        claim["metadata"]["annotations"].as_object_mut().unwrap().remove("volume.kubernetes.io/selected-node");
+        claim["spec"]["storageClassName"] = json!("anywhere");
+        claim["spec"]["resources"]["requests"]["storage"] = json!("1Pi");
+        claim
+    });
+    let waiting = each(needed_beside(0, claims.collect(), &[]).await);
+    println!("{volume} bytes for each of {VOLUMES} volumes, and {waiting} for each of as many claims that wait");
+    assert!(volume < EACH && waiting < EACH, "{volume} bytes for each volume, {waiting} for each claim that waits");
 }

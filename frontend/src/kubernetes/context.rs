@@ -9,7 +9,6 @@ use bulkhead_model::volumes::Place;
 use bulkhead_protocol::{DriverName, VolumeId};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 
@@ -20,6 +19,7 @@ use super::api::node_identity::NodeIdentity;
 use super::api::pace::Pace;
 use super::identity::ClusterIdentity;
 use super::intervals::Intervals;
+use super::known::Known;
 use super::memory::Memory;
 use crate::server::Shutdown;
 use crate::volumes::{Guard, InFlight, Volumes};
@@ -90,13 +90,13 @@ impl Unnamed {
 /// The objects that the agent watches.
 pub struct Stores {
     /// All storage classes.
-    pub classes: Store<StorageClass>,
+    pub classes: Known<StorageClass>,
     /// The claims that concern this node, and those that no node has yet.
-    pub claims: Store<PersistentVolumeClaim>,
+    pub claims: Known<PersistentVolumeClaim>,
     /// The PersistentVolumes on this node.
-    pub persistent_volumes: Store<PersistentVolume>,
+    pub persistent_volumes: Known<PersistentVolume>,
     /// The objects of snapshots on this node, and those that no node has yet. The cluster may not know the kind.
-    pub contents: Store<VolumeSnapshotContent>,
+    pub contents: Known<VolumeSnapshotContent>,
     /// Which of them have been listed.
     pub lists: FirstLists,
     /// When they are not watched any more.
@@ -156,17 +156,17 @@ impl Context {
     }
 
     /// The volumes of this node that watched PersistentVolumes name, each with its object.
-    pub fn volumes_named(&self) -> impl Iterator<Item = (VolumeId, Arc<PersistentVolume>)> + '_ {
-        self.stores.persistent_volumes.state().into_iter().filter_map(|object| {
+    pub fn volumes_named(&self) -> impl Iterator<Item = (VolumeId, PersistentVolume)> + '_ {
+        self.stores.persistent_volumes.all().filter_map(|object| {
             Some((persistent_volume::own_volume(&object, &self.agent.driver, &self.agent.place)?, object))
         })
     }
 
     /// The ids that watched objects name, for whatever purpose.
     pub fn ids_named(&self) -> HashSet<String> {
-        let objects = self.stores.persistent_volumes.state();
-        let handles = objects.iter().filter_map(|object| persistent_volume::volume_handle(object).map(str::to_owned));
-        handles.chain(self.stores.claims.state().iter().map(|claim| claim::volume_name(claim))).collect()
+        let objects = self.stores.persistent_volumes.all();
+        let handles = objects.filter_map(|object| persistent_volume::volume_handle(&object).map(str::to_owned));
+        handles.chain(self.stores.claims.all().map(|claim| claim::volume_name(&claim))).collect()
     }
 
     /// The API's PersistentVolumes.
@@ -176,11 +176,9 @@ impl Context {
 
     /// Forgets what is remembered about objects that are gone, or no longer concern this node.
     pub fn forget_unknown_objects(&self) {
-        let claims = self.stores.claims.state();
-        let persistent_volumes = self.stores.persistent_volumes.state();
-        let mut existing: HashSet<String> = claims.iter().filter_map(|claim| claim.uid()).collect();
-        existing.extend(persistent_volumes.iter().filter_map(|object| object.uid()));
-        existing.extend(self.stores.contents.state().iter().map(|content| content.uid().to_owned()));
+        let mut existing: HashSet<String> = self.stores.claims.all().filter_map(|claim| claim.uid()).collect();
+        existing.extend(self.stores.persistent_volumes.all().filter_map(|object| object.uid()));
+        existing.extend(self.stores.contents.all().map(|content| content.uid().to_owned()));
         self.memory.forget_all_but(&existing);
     }
 }

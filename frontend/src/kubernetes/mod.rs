@@ -24,7 +24,7 @@
 //! - `context`: the base that all of the above share
 //! - `intervals`: what the agent does by the clock
 //! - `identity`: which cluster this is
-//! - `memory`: what is remembered about objects
+//! - `memory`: what is remembered about objects; `known`: the objects that watches have shown
 //! - `shares`: what waits, shared out by whose it is
 //! - `api`: talking to the API server, whatever the subject
 
@@ -39,6 +39,7 @@ mod context;
 mod heartbeat;
 mod identity;
 mod intervals;
+mod known;
 mod labels;
 mod memory;
 mod persistent_volumes;

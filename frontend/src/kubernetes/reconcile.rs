@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt};
-use k8s_openapi::serde::de::DeserializeOwned;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
@@ -18,6 +17,7 @@ use tracing::warn;
 use super::agenda::Agenda;
 use super::api::backoff::retry_delay;
 use super::api::failure::Failure;
+use super::known::{Kept, Known};
 use super::memory::Memory;
 use crate::call_id::numbered;
 use crate::metrics::METRICS;
@@ -45,7 +45,7 @@ impl Action {
 /// A controller of one kind of object.
 pub trait Controller: Send + Sync + 'static {
     /// The kind.
-    type Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
+    type Object: Kept;
 
     /// Returns what all controllers remember of objects.
     fn memory(&self) -> &Memory;
@@ -64,7 +64,7 @@ pub trait Controller: Send + Sync + 'static {
 /// completed.
 pub async fn run<C: Controller>(
     controller: Arc<C>,
-    store: Store<C::Object>,
+    store: Known<C::Object>,
     changes: Changes<C::Object>,
     end: Shutdown,
 ) {
@@ -72,13 +72,13 @@ pub async fn run<C: Controller>(
     let mut changes = changes.take_until(Box::pin(async move { end.begun().await })).fuse();
     let mut is_over = false;
     while !is_over || !looks.is_empty() {
-        let namespace = |object: &ObjectRef<C::Object>| Some(C::namespace(&*store.get(object)?));
+        let namespace = |object: &ObjectRef<C::Object>| Some(C::namespace(&store.get(object)?));
         while let Some(gone) = agenda.advance(Instant::now(), namespace) {
             controller.memory().forget(gone.extra.uid.as_deref().unwrap_or_default());
             controller.gone();
         }
         while !is_over && let Some((namespace, object)) = agenda.begin() {
-            let look = look_now(Arc::clone(&controller), store.get(&object));
+            let look = look_now(Arc::clone(&controller), store.get(&object).map(Arc::new));
             looks.push(look.map(|action| (namespace, object, action)).boxed());
         }
         let next = agenda.next();
@@ -140,7 +140,6 @@ mod tests {
 
     use futures::channel::mpsc::{UnboundedSender, unbounded};
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-    use kube::runtime::reflector::store;
     use kube::runtime::watcher::Event;
     use serde_json::{from_value, json};
     use tokio::time::{sleep, timeout};
@@ -175,12 +174,12 @@ mod tests {
         slow: Duration,
         claims: &[(&str, String)],
     ) -> (Arc<Mutex<Vec<String>>>, Shutdown, impl Future<Output = ()>) {
-        let (known, mut writer) = store();
+        let (known, mut writer) = Known::new();
         let (reported, changes): (UnboundedSender<ObjectRef<PersistentVolumeClaim>>, _) = unbounded();
         for (namespace, name) in claims {
             let metadata = json!({ "namespace": namespace, "name": name, "uid": name });
             let claim: PersistentVolumeClaim = from_value(json!({ "metadata": metadata })).unwrap();
-            writer.apply_watcher_event(&Event::Apply(claim.clone()));
+            writer.take(&Event::Apply(claim.clone()));
             reported.unbounded_send(ObjectRef::from_obj(&claim)).unwrap();
         }
         let (looked, end) = (Arc::default(), Shutdown::default());

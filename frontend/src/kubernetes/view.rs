@@ -199,8 +199,8 @@ fn owner_of(object: &PersistentVolume) -> Owner {
 
 /// The claim that `volume` has been made for, if it still waits for its PersistentVolume.
 fn waiting_claim(context: &Context, volume: &VolumeId) -> Option<Owner> {
-    let claims = context.stores.claims.state();
-    let claim = claims.iter().find(|claim| claim::volume_name(claim) == volume.as_str())?;
+    let mut claims = context.stores.claims.all();
+    let claim = claims.find(|claim| claim::volume_name(claim) == volume.as_str())?;
     let claim = Some((claim.namespace().unwrap_or_default(), claim.name_any()));
     Some(Owner { persistent_volume: String::new(), claim })
 }

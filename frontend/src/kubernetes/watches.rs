@@ -7,7 +7,7 @@ use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use futures::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::runtime::reflector::{ObjectRef, store};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use tokio::sync::Notify;
@@ -18,6 +18,7 @@ use super::api::pace::Pace;
 use super::api::watch::{config, follow};
 use super::context::{AgentIdentity, Context, Stores};
 use super::intervals::Intervals;
+use super::known::Known;
 use super::labels::scope::Scope;
 use super::labels::watch::watch;
 use super::memory::Memory;
@@ -53,10 +54,10 @@ pub fn begin(
     let place = &agent.place;
     let (driver, node) = (agent.driver.to_string(), agent.node.name.clone());
     let scope = Scope { driver, node, place: place.clone(), intervals };
-    let (classes, class_writer) = store();
-    let (claims, claim_writer) = store();
-    let (persistent_volumes, persistent_volume_writer) = store();
-    let (contents, content_writer) = store();
+    let (classes, class_writer) = Known::new();
+    let (claims, claim_writer) = Known::new();
+    let (persistent_volumes, persistent_volume_writer) = Known::new();
+    let (contents, content_writer) = Known::new();
     let class_events = watcher(Api::<StorageClass>::all(client.clone()), config()).backoff(Interruptions::default());
     let persistent_volume_events =
         watcher(Api::<PersistentVolume>::all(client.clone()), config().labels(&place.to_string()))
@@ -100,11 +101,11 @@ fn waiting_claims(
         .flat_map(move |class| {
             context.capacity_changed.notify_one();
             // The class of a claim that is watched without its contents is unknown.
-            let waiting = context.stores.claims.state_filter(|waiting| {
+            let waiting = context.stores.claims.all().filter(|waiting| {
                 let is_concerned = waiting.spec.is_none() || claim::class(waiting) == Some(&class.name);
                 is_concerned && claim::persistent_volume(waiting).is_none() && !claim::is_bound(waiting)
             });
-            stream::iter(waiting.into_iter().map(|waiting| ObjectRef::from_obj(&*waiting)))
+            stream::iter(waiting.map(|waiting| ObjectRef::from_obj(&waiting)).collect::<Vec<_>>())
         })
         .boxed()
 }

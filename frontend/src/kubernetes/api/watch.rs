@@ -1,20 +1,15 @@
-//! Watching objects: a store of them, and a stream of those that have changed.
-
-use std::collections::HashSet;
-use std::fmt::Debug;
+//! Watching objects: what is known of them, and a stream of those that have changed.
 
 use bulkhead_model::api_error::error_text;
 use futures::{Stream, StreamExt, stream};
-use k8s_openapi::serde::de::DeserializeOwned;
-use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Config, Event};
 use tracing::warn;
 
 use super::first_lists::FirstLists;
 use super::instrument;
 use super::rewound::is_rewound;
+use crate::kubernetes::known::{Kept, Writer};
 use crate::readiness::Readiness;
 
 /// How long the API server keeps a watch open, in seconds. Every end of one costs requests of every agent.
@@ -25,46 +20,26 @@ pub fn config() -> Config {
     Config::default().timeout(OPEN)
 }
 
-/// Applies `events` to `writer`'s store, and returns the objects that have changed or are gone. Failures are logged;
-/// the watcher itself retries. When the API server has gone back in time, `rewound` is called before everything is
-/// listed anew.
-///
-/// Every watch starts with a list, and may have to start again with another one. A list replaces the store once it is
-/// complete, so what it adds and what it lacks is reported only then: before that, a reader would find the old store. The
-/// first one is expected among `lists`.
-pub fn follow<K>(
+/// Has `writer` take in `events`, and returns the objects that have changed or are gone. Failures are logged; the watcher
+/// itself retries. When the API server has gone back in time, `rewound` is called before everything is listed anew. The
+/// first list is expected among `lists`.
+pub fn follow<K: Kept>(
     readiness: Readiness,
     lists: FirstLists,
     mut writer: Writer<K>,
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
     rewound: impl Fn() + Send + 'static,
-) -> impl Stream<Item = ObjectRef<K>> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    let known = writer.as_reader();
+) -> impl Stream<Item = ObjectRef<K>> + Send {
     let resource = K::plural(&());
     lists.expect(&resource);
-    let mut listed = HashSet::new();
     events.flat_map(move |event| {
-        let mut changed = Vec::new();
-        match event {
+        let changed = match event {
             Ok(event) => {
-                match &event {
-                    Event::Init => listed = known.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect(),
-                    Event::InitApply(object) => {
-                        // It may be another object of the same name, with another uid.
-                        listed.replace(ObjectRef::from_obj(object));
-                    }
-                    Event::InitDone => changed.extend(listed.drain()),
-                    Event::Apply(object) => changed.push(ObjectRef::from_obj(object)),
-                    Event::Delete(object) => changed
-                        .extend(known.get(&ObjectRef::from_obj(object)).map(|known| ObjectRef::from_obj(&*known))),
-                }
-                writer.apply_watcher_event(&event);
+                let changed = writer.take(&event);
                 if matches!(event, Event::InitDone) {
                     lists.complete(&resource);
                 }
+                changed
             }
             Err(error) => {
                 let reason = interruption(&error);
@@ -73,8 +48,9 @@ where
                 if matches!(&error, watcher::Error::WatchError(status) if is_rewound(status)) {
                     rewound();
                 }
+                Vec::new()
             }
-        }
+        };
         stream::iter(changed)
     })
 }
@@ -92,9 +68,9 @@ fn interruption(error: &watcher::Error) -> String {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::runtime::reflector::store;
 
     use super::*;
+    use crate::kubernetes::known::Known;
 
     fn object(name: &str, uid: &str) -> ConfigMap {
         serde_json::from_value(serde_json::json!({ "metadata": { "namespace": "n", "name": name, "uid": uid } }))
@@ -102,7 +78,7 @@ mod tests {
     }
 
     async fn reported_after(events: Vec<Event<ConfigMap>>) -> Vec<(String, bool)> {
-        let (known, writer) = store();
+        let (known, writer) = Known::new();
         let changed = follow(
             Readiness::default(),
             FirstLists::default(),

@@ -124,7 +124,8 @@ impl CapacityReporter {
             return outcome;
         }
         let driver = self.context.agent.driver.as_str();
-        let classes = self.context.stores.classes.state_filter(|class| class.provisioner == driver);
+        let classes = self.context.stores.classes.all().filter(|class| class.provisioner == driver);
+        let classes: Vec<_> = classes.collect();
         let mut measured = Measured::new();
         for class in &classes {
             match self.report_class(class, urgency, &mut measured).await {

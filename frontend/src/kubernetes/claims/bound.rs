@@ -15,7 +15,7 @@ use crate::kubernetes::api::request::{if_unchanged, request};
 use crate::kubernetes::context::Context;
 
 /// The PersistentVolume of `claim` and the id of its volume, if that is on this node. The watch may not have reported it yet.
-pub fn volume_of(context: &Context, claim: &PersistentVolumeClaim) -> Option<(Arc<PersistentVolume>, VolumeId)> {
+pub fn volume_of(context: &Context, claim: &PersistentVolumeClaim) -> Option<(PersistentVolume, VolumeId)> {
     let name = claim::persistent_volume(claim)?;
     let object = context.stores.persistent_volumes.get(&ObjectRef::new(name))?;
     let volume = persistent_volume::own_volume(&object, &context.agent.driver, &context.agent.place)?;

@@ -30,20 +30,20 @@ pub fn is_here(context: &Context, claim: &PersistentVolumeClaim) -> bool {
     let Context { agent: AgentIdentity { driver, place, .. }, stores, .. } = context;
     let namespace = claim.namespace();
     match source(claim) {
-        Ok(Some(Source::Snapshot(name))) => stores.contents.state().iter().any(|content| {
+        Ok(Some(Source::Snapshot(name))) => stores.contents.mentioning(name).any(|content| {
             let bound = &content.spec.volume_snapshot_ref;
             content.node(place) == Some(place.value())
                 && content.is_ready()
                 && !content.is_being_deleted()
                 && (Some(&bound.namespace), bound.name.as_str()) == (namespace.as_ref(), name)
         }),
-        Ok(Some(Source::Claim(name))) => stores.persistent_volumes.state().iter().any(|object| {
+        Ok(Some(Source::Claim(name))) => stores.persistent_volumes.mentioning(name).any(|object| {
             let is_its_claim = |bound: ObjectRef<PersistentVolumeClaim>| {
                 (bound.namespace.as_ref(), bound.name.as_str()) == (namespace.as_ref(), name)
             };
-            persistent_volume::phase(object) == "Bound"
-                && persistent_volume::claim_reference(object).is_some_and(is_its_claim)
-                && persistent_volume::own_volume(object, driver, place).is_some()
+            persistent_volume::phase(&object) == "Bound"
+                && persistent_volume::claim_reference(&object).is_some_and(is_its_claim)
+                && persistent_volume::own_volume(&object, driver, place).is_some()
         }),
         Ok(None) | Err(_) => false,
     }

@@ -212,8 +212,7 @@ async fn unwatched(context: &Context) -> Result<Vec<VolumeId>, Failure> {
 pub async fn unnamed(context: &Context) -> Result<Vec<VolumeId>, Failure> {
     // In this order: whatever is made in the meantime gets its volume first.
     let volumes = context.volumes.list_all().await?;
-    let claimed: HashSet<String> =
-        context.stores.claims.state().iter().map(|claim| claim::volume_name(claim)).collect();
+    let claimed: HashSet<String> = context.stores.claims.all().map(|claim| claim::volume_name(&claim)).collect();
     let mut volumes: HashSet<VolumeId> = volumes
         .into_iter()
         .map(|listed| listed.volume)

@@ -2,7 +2,7 @@
 //! an object that an agent may have made decides nothing about a volume on which something else is recorded.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use bulkhead_model::objects::owner::{self, Objection};
@@ -10,7 +10,9 @@ use bulkhead_model::objects::persistent_volume;
 use bulkhead_model::owner::{Keys, Unreadable, read};
 use bulkhead_protocol::{ErrorKind, OwnerRecord, VolumeId};
 use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
@@ -21,19 +23,11 @@ use crate::kubernetes::context::Context;
 /// How long it takes at least from one volume to the next: each record is written to the disk.
 const PACE: Duration = Duration::from_millis(100);
 
-/// What was last done about a volume's record.
-enum Recorded {
-    /// This is on the volume.
-    Is(OwnerRecord),
-    /// It could not be written, and is not tried before then.
-    NotBefore(Instant),
-}
-
 /// Keeps the records for as long as it is polled.
 pub async fn run(context: &Context) {
-    let mut recorded = HashMap::new();
+    let mut records = Records::default();
     loop {
-        if let Err(failure) = record_all(context, &mut recorded).await {
+        if let Err(failure) = records.keep(context).await {
             debug!("noting whose volumes are failed: {failure}");
         }
         let pause = context.intervals.owners;
@@ -41,37 +35,99 @@ pub async fn run(context: &Context) {
     }
 }
 
-async fn record_all(context: &Context, recorded: &mut HashMap<VolumeId, Recorded>) -> Result<(), Failure> {
-    let wanted = wanted(context, context.cluster().await?);
-    recorded.retain(|volume, _| wanted.contains_key(volume));
-    for (volume, (object, record)) in wanted {
-        let is_due = match recorded.get(&volume) {
-            Some(Recorded::Is(found)) => *found != record,
-            Some(Recorded::NotBefore(then)) => Instant::now() >= *then,
-            None => true,
-        };
-        // A helper of an earlier release may have taken the place of this one in the meantime.
-        if !is_due || !context.volumes.keep_owners().await? {
-            continue;
+/// What has been done about the records.
+#[derive(Default)]
+struct Records {
+    of: HashMap<VolumeId, Recorded>,
+    /// The version of the objects that were all looked at.
+    seen: Option<u64>,
+    fingerprints: RandomState,
+}
+
+/// What was last done about a volume's record.
+enum Recorded {
+    /// One with this fingerprint is on the volume.
+    Is(u64),
+    /// It could not be written, and is not tried before then.
+    NotBefore(Instant),
+}
+
+/// What is to be recorded on a volume.
+struct Wanted {
+    /// The object that says so.
+    object: ObjectRef<PersistentVolume>,
+    /// When it was made.
+    made: Option<Time>,
+    /// The fingerprint of the record.
+    fingerprint: u64,
+}
+
+impl Records {
+    /// Writes those that are not as the objects say.
+    async fn keep(&mut self, context: &Context) -> Result<(), Failure> {
+        let version = context.stores.persistent_volumes.version();
+        let is_settled = self.of.values().all(|recorded| matches!(recorded, Recorded::Is(_)));
+        if is_settled && self.seen == Some(version) {
+            return Ok(());
         }
-        let outcome = match replace(context, &volume, &object, &record).await {
-            Ok(()) => Recorded::Is(record),
-            Err(failure) => {
-                let is_bound = persistent_volume::phase(&object) == "Bound";
-                match &failure {
-                    Failure::Refused(why) if is_bound => warn!(%volume, object = %object.name_any(), "{why}"),
-                    failure => debug!(%volume, "whose the volume is has not been noted: {failure}"),
-                }
-                // What is bound later is believed then; and what is busy is not for long.
-                let is_soon = !is_bound || matches!(&failure, Failure::Volume(fault) if fault.is(ErrorKind::Busy));
-                let pause = if is_soon { context.intervals.owners } else { context.intervals.owner_again };
-                Recorded::NotBefore(Instant::now() + pause)
+        let cluster = context.cluster().await?;
+        let wanted = self.wanted(context, cluster);
+        self.of.retain(|volume, _| wanted.contains_key(volume));
+        for (volume, Wanted { object, fingerprint, .. }) in wanted {
+            let is_due = match self.of.get(&volume) {
+                Some(Recorded::Is(found)) => *found != fingerprint,
+                Some(Recorded::NotBefore(then)) => Instant::now() >= *then,
+                None => true,
+            };
+            // A helper of an earlier release may have taken the place of this one in the meantime.
+            if is_due && context.volumes.keep_owners().await? {
+                // What has changed meanwhile is looked at again.
+                let Some(object) = context.stores.persistent_volumes.get(&object) else { continue };
+                let Some(record) = owner::record(&object, cluster) else { continue };
+                let outcome = replace(context, &volume, &object, &record).await;
+                self.of.insert(volume.clone(), recorded(context, &volume, &object, fingerprint, outcome));
+                sleep(PACE).await;
             }
-        };
-        recorded.insert(volume, outcome);
-        sleep(PACE).await;
+        }
+        // Which cluster this is may be found out later.
+        self.seen = cluster.map(|_| version);
+        Ok(())
     }
-    Ok(())
+
+    /// Returns what is to be recorded on each volume of this node: what the oldest of several objects that name one volume
+    /// says.
+    fn wanted(&self, context: &Context, cluster: Option<&str>) -> HashMap<VolumeId, Wanted> {
+        let mut wanted: HashMap<_, Wanted> = HashMap::new();
+        for (volume, object) in context.volumes_named() {
+            let Some(record) = owner::record(&object, cluster) else { continue };
+            let made = object.creation_timestamp();
+            if wanted.get(&volume).is_none_or(|other| made < other.made) {
+                let fingerprint = self.fingerprints.hash_one(record.as_str());
+                wanted.insert(volume, Wanted { object: ObjectRef::from_obj(&object), made, fingerprint });
+            }
+        }
+        wanted
+    }
+}
+
+/// What is remembered of an attempt to record what `object` says about `volume`.
+fn recorded(
+    context: &Context,
+    volume: &VolumeId,
+    object: &PersistentVolume,
+    fingerprint: u64,
+    outcome: Result<(), Failure>,
+) -> Recorded {
+    let Err(failure) = outcome else { return Recorded::Is(fingerprint) };
+    let is_bound = persistent_volume::phase(object) == "Bound";
+    match &failure {
+        Failure::Refused(why) if is_bound => warn!(%volume, object = %object.name_any(), "{why}"),
+        failure => debug!(%volume, "whose the volume is has not been noted: {failure}"),
+    }
+    // What is bound later is believed then; and what is busy is not for long.
+    let is_soon = !is_bound || matches!(&failure, Failure::Volume(fault) if fault.is(ErrorKind::Busy));
+    let pause = if is_soon { context.intervals.owners } else { context.intervals.owner_again };
+    Recorded::NotBefore(Instant::now() + pause)
 }
 
 /// Notes on `volume` what `object` says about it now, which nobody may find out later: the object may be about to go.
@@ -161,18 +217,4 @@ async fn replace(
         )));
     }
     Ok(context.volumes.record_owner(volume.clone(), record.clone()).await?)
-}
-
-/// Returns what is to be recorded on each volume of this node, and the object that says so: the oldest of several that name
-/// one volume.
-fn wanted(context: &Context, cluster: Option<&str>) -> HashMap<VolumeId, (Arc<PersistentVolume>, OwnerRecord)> {
-    let mut wanted: HashMap<_, (Arc<PersistentVolume>, _)> = HashMap::new();
-    for (volume, object) in context.volumes_named() {
-        let Some(record) = owner::record(&object, cluster) else { continue };
-        let is_older = |than: &PersistentVolume| object.creation_timestamp() < than.creation_timestamp();
-        if wanted.get(&volume).is_none_or(|(other, _)| is_older(other)) {
-            wanted.insert(volume, (object, record));
-        }
-    }
-    wanted
 }

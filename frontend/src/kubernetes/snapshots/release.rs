@@ -54,5 +54,5 @@ fn other_that_needs(context: &Context, content: &VolumeSnapshotContent, handle: 
         let is_going = other.is_being_deleted() && other.deletes_snapshot();
         other.uid() != content.uid() && !is_going && other.handle().as_deref() == Some(handle)
     };
-    context.stores.contents.state().iter().find(|other| needs(other)).map(|other| other.name_any())
+    context.stores.contents.all().find(needs).map(|other| other.name_any())
 }
