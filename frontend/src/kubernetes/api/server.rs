@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Once;
 use std::time::Duration;
 
 use http::Uri;
@@ -24,6 +25,9 @@ use super::{retry_after, silence};
 use crate::readiness::Readiness;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The environment does not change: one line in the log is enough, however often the server is not reached.
+static PROXY_TOLD: Once = Once::new();
 
 /// Where the API server is, and the credentials to use with it.
 #[derive(Clone, Debug)]
@@ -115,7 +119,9 @@ impl ApiServer {
                     if names_proxy {
                         return Err(ApiServerError::Proxy(file.clone()));
                     }
-                    info!("HTTPS_PROXY is not used: the agent connects to the API server directly");
+                    PROXY_TOLD.call_once(|| {
+                        info!("HTTPS_PROXY is not used: the agent connects to the API server directly");
+                    });
                 }
                 if let Some(given) = config.auth_info.token_file.take().map(PathBuf::from) {
                     let read = Credential::new(given.clone(), own.clone());
