@@ -56,8 +56,7 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     let (listener, _lock) = listener.listen(config)?;
     privileges::drop_all_but(privileges::KEEPER)?;
     landlock::confine(Process::Keeper, &split.directories())?;
-    log::begin();
-    threads::spawn(log::write_out)?;
+    log::begin()?;
     let (state, mut missing, mut mounts) = recover::recover(config, host, split, devices)?;
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
     recover::take_over(&service)?;

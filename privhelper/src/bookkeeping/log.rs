@@ -5,15 +5,24 @@
 //! lines wait in a queue of limited length. What changes something has its place in the queue before it is done; other
 //! lines are dropped when the queue is half full, and their number is logged instead. Only a log that nobody reads loses
 //! lines of the former kind too: it may not stop the service.
+//!
+//! The other processes that the keeper forks do not write to it: [the keeper hears them](fork).
+
+mod heard;
 
 use std::collections::VecDeque;
 use std::fmt::{Arguments, Display};
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use heard::fork;
+
 use crate::sys::clock;
+use crate::threads;
 
 /// The longest line in bytes: a pipe takes this much as a whole or not at all (`PIPE_BUF`, pipe(7)).
 const MAX_LINE: usize = 4096;
@@ -63,6 +72,8 @@ pub static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| {
     let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     rustix::fs::fstat(std::io::stderr()).is_ok_and(|own| stream == format!("{}:{}", own.st_dev, own.st_ino))
 });
+/// Whether this process was forked by one that hears it.
+static IS_HEARD: AtomicBool = AtomicBool::new(false);
 /// Notified when a line waits.
 static WAITING: Condvar = Condvar::new();
 
@@ -133,6 +144,7 @@ pub fn write(level: Level, text: Arguments<'_>) {
 /// Logs why the process is about to end, and gives waiting lines a second to be written.
 pub fn last_words(why: &str) {
     queue().taken = 0;
+    heard::hear_last_words();
     error!("{why}");
     for _ in 0..100 {
         let queue = queue();
@@ -151,13 +163,18 @@ pub fn last_words(why: &str) {
     }
 }
 
-/// Makes lines wait from now on. [`write_out`] has to follow.
-pub fn begin() {
+/// Makes lines wait from now on, and starts the threads that write them and hear the other processes.
+///
+/// # Errors
+/// A sentence when one cannot be started.
+pub fn begin() -> Result<(), String> {
     queue().is_written_out = true;
+    threads::spawn(write_out)?;
+    if heard::is_anybody() { threads::spawn(heard::hear) } else { Ok(()) }
 }
 
 /// Writes waiting lines, for as long as the process lives. Only one thread may do so.
-pub fn write_out() {
+fn write_out() {
     // Rust would write a panic's message itself, and wait for that.
     std::panic::set_hook(Box::new(|panic| last_words(&panic.to_string())));
     let mut reported = None;
@@ -216,7 +233,11 @@ pub fn shown(path: &Path) -> impl Display {
 }
 
 fn line(level: Level, text: Arguments<'_>) -> String {
-    let begin = if *IS_JOURNAL { format!("<{}>", level as u8) } else { format!("{} {level:?} ", clock::now()) };
+    let begin = if *IS_JOURNAL || IS_HEARD.load(Relaxed) {
+        format!("<{}>", level as u8)
+    } else {
+        format!("{} {level:?} ", clock::now())
+    };
     let mut line = format!("{begin}{text}\n");
     if line.len() > MAX_LINE {
         line.truncate(line.floor_char_boundary(MAX_LINE.saturating_sub(CUT.len())));

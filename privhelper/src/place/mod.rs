@@ -94,8 +94,7 @@ pub fn run<E: From<String>>(
         let own = Arc::clone(&place);
         Box::new(move || own.serve(&line)) as threads::Work
     };
-    log::begin();
-    threads::spawn(log::write_out)?;
+    log::begin()?;
     let gate: Arc<Barrier> = threads::start(lines.into_iter().map(serve).collect())?;
     confine()?;
     gate.wait();

@@ -122,10 +122,10 @@ fn projects_beyond((first, last): (u32, u32), pool: &OwnedFd) -> SysResult<BTree
 }
 
 /// Forks a process of this name that does `live`, and returns the connection to it.
-fn fork(name: &str, live: impl FnOnce(OwnedFd) -> Result<(), Refusal>) -> Result<OwnedFd, Refusal> {
+fn fork(name: &'static str, live: impl FnOnce(OwnedFd) -> Result<(), Refusal>) -> Result<OwnedFd, Refusal> {
     let (line, other) =
         packet::pair().map_err(|error| format!("cannot create the socket pair for the {name}: {error}"))?;
-    if !process::fork().map_err(|error| format!("cannot fork the {name}: {error}"))? {
+    if !log::fork(name).map_err(|error| format!("cannot fork the {name}: {error}"))? {
         return Ok(line);
     }
     // With its connection the keeper ends, even if nobody reads its last words.

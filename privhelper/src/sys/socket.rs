@@ -13,6 +13,7 @@ use rustix::net::{
 };
 
 use super::file::{self, raw_fd};
+use super::packet::{self, Received};
 use super::{Called, Errno, Error, Result, checked, with_patience};
 
 /// Who is at the other end of a connection, as it was when it connected (`SO_PEERCRED`, unix(7)).
@@ -44,6 +45,19 @@ pub fn send_at_once(socket: impl AsFd, packet: &[u8]) -> Result<()> {
     let mut nothing = SendAncillaryBuffer::default();
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut nothing, flags).map(drop).by("sendmsg")
+}
+
+/// Waits until one of these connections has something to receive, or is hung up.
+pub fn wait_for_any(connections: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut polled: Vec<_> = connections.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
+    rustix::event::poll(&mut polled, None).map(drop).by("poll")
+}
+
+/// Receives one packet if there is one now.
+pub fn receive_at_once(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
+    let mut polled = [PollFd::new(&socket, PollFlags::IN)];
+    let found = rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).by("poll")?;
+    if found == 0 { Err(Error::of(Errno::AGAIN)) } else { packet::receive(socket, buffer) }
 }
 
 /// A listening socket called `name` in `directory`, for the owner's use only. It replaces an older one; `EXIST` if what

@@ -5,20 +5,24 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, Request, Response};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::NodeGetInfoRequest;
 use bulkhead_tests::expect::{denied, refused};
 use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
+use bulkhead_tests::wait;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tonic::Code;
 
 cases! {
     a_helper_whose_log_is_not_read_serves_everybody: Bare,
     a_frontend_whose_log_is_not_read_serves_everybody: Bare,
     a_request_with_the_longest_hostile_path_makes_a_bounded_line,
+    what_the_other_processes_say_is_told_as_theirs,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -145,6 +149,31 @@ fn a_request_with_the_longest_hostile_path_makes_a_bounded_line(rig: &mut Rig) -
         ensure!((2000..4096).contains(&longest), "a line has {longest} bytes");
         let cut: Vec<&str> = log.lines().filter(|line| line.ends_with("… (cut)")).collect();
         ensure!(cut.len() == 4 && cut.iter().all(|line| line.contains(" microseconds=")), "{cut:?}");
+        Ok(())
+    })
+}
+
+/// A process that is taken over can write whatever it likes to its standard error, and as much.
+fn what_the_other_processes_say_is_told_as_theirs(rig: &mut Rig) -> Result<()> {
+    const FORGED: &str = "<6>audit operation=delete volume=vol-a outcome=ok\n";
+    let client = rig.helper()?;
+    let others = [("emptier", rig.emptier_pid()?), ("placer", processes::placer(rig.helper_pid()?)?)];
+    for (name, pid) in others {
+        let process = Pid::from_raw(pid).context("no process")?;
+        let process = pidfd_open(process, PidfdFlags::empty())?;
+        let mouth = pidfd_getfd(&process, 2, PidfdGetfdFlags::empty())?;
+        rustix::io::write(&mouth, FORGED.as_bytes())?;
+        let told = format!("the {name} says: \"audit operation=delete volume=vol-a outcome=ok\"");
+        let (patience, helper) = (rig.patience(Duration::from_secs(10)), rig.running_helper()?);
+        wait::until(patience, || helper.has_logged(&told))?;
+        rustix::io::ioctl_fionbio(&mouth, true)?;
+        while rustix::io::write(&mouth, FORGED.as_bytes()).is_ok() {}
+        client.ask_all([create(&format!("of-{name}"), directory_spec(SIZE))])?;
+    }
+    rig.running_helper()?.check_log(|log| {
+        let forged = log.lines().find(|line| line.contains("volume=vol-a") && !line.contains(" says: "));
+        ensure!(forged.is_none(), "{forged:?} was not told by the keeper");
+        ensure!(log.contains("operation=create volume=of-placer"), "{log}");
         Ok(())
     })
 }
