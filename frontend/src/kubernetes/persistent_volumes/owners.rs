@@ -79,15 +79,19 @@ impl Records {
                 Some(Recorded::NotBefore(then)) => Instant::now() >= *then,
                 None => true,
             };
-            // A helper of an earlier release may have taken the place of this one in the meantime.
-            if is_due && context.volumes.keep_owners().await? {
-                // What has changed meanwhile is looked at again.
-                let Some(object) = context.stores.persistent_volumes.get(&object) else { continue };
-                let Some(record) = owner::record(&object, cluster) else { continue };
-                let outcome = replace(context, &volume, &object, &record).await;
-                self.of.insert(volume.clone(), recorded(context, &volume, &object, fingerprint, outcome));
-                sleep(PACE).await;
+            if !is_due {
+                continue;
             }
+            // A helper of an earlier release may have taken the place of this one in the meantime.
+            if !context.volumes.keep_owners().await? {
+                return Ok(());
+            }
+            // What has changed meanwhile is looked at again.
+            let Some(object) = context.stores.persistent_volumes.get(&object) else { continue };
+            let Some(record) = owner::record(&object, cluster) else { continue };
+            let outcome = replace(context, &volume, &object, &record).await;
+            self.of.insert(volume.clone(), recorded(context, &volume, &object, fingerprint, outcome));
+            sleep(PACE).await;
         }
         // Which cluster this is may be found out later.
         self.seen = cluster.map(|_| version);
