@@ -70,7 +70,7 @@ static QUEUE: LazyLock<Mutex<Queue>> = LazyLock::new(Mutex::default);
 /// Whether standard error is the journal (systemd.exec(5)).
 pub static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| {
     let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
-    rustix::fs::fstat(std::io::stderr()).is_ok_and(|own| stream == format!("{}:{}", own.st_dev, own.st_ino))
+    rustix::fs::fstat(rustix::stdio::stderr()).is_ok_and(|own| stream == format!("{}:{}", own.st_dev, own.st_ino))
 });
 /// Whether this process was forked by one that hears it.
 static IS_HEARD: AtomicBool = AtomicBool::new(false);
@@ -247,6 +247,10 @@ fn line(level: Level, text: Arguments<'_>) -> String {
 }
 
 /// Writes one line, in one system call.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing else writes there, and this only before there is a thread for it"
+)]
 fn put(line: &str) {
     // Standard error is the only place to report that standard error does not work.
     let _ = std::io::stderr().write_all(line.as_bytes());

@@ -18,7 +18,6 @@
 //! 10. The number of a device that had a node outside the helper's tmpfs is never used again; only holds are.
 //! 11. What may hang is done by a child at start, and admitted by its filesystem afterwards.
 //! 12. The emptier is woken after the start knows all volumes, and not before.
-//! 13. Once lines are written out by their thread, nothing else writes to standard error.
 
 mod attributes;
 mod host;
