@@ -15,6 +15,7 @@ cases! {
     labels_follow_the_server: Bare + Long,
     tokens_are_renewed_only_where_that_is_wanted: Bare + Long,
     a_pool_turns_filesystems_in_images_on: Bare + Long,
+    copies_are_taken_only_of_classes_that_have_any: Bare + Long,
     groups_of_nodes_differ: Bare + Long,
     a_change_is_rolled_out_as_the_values_say: Bare + Long,
     only_the_peers_of_the_network_policy_reach_the_metrics: Bare + Long,
@@ -144,6 +145,31 @@ fn a_pool_turns_filesystems_in_images_on(cluster: &mut Cluster) -> Result<()> {
     let own = json!([{ "name": "bulkhead-image", "reclaimPolicy": "Retain", "parameters": { "backing": "image" } }]);
     let made = template_with(&json!({ "pools": pools, "storageClasses": own }))?.succeeded()?;
     ensure!(made.matches("name: bulkhead-image\n").count() == 1 && made.contains("reclaimPolicy: Retain"), "{made}");
+    Ok(())
+}
+
+fn copies_are_taken_only_of_classes_that_have_any(cluster: &mut Cluster) -> Result<()> {
+    let granted = |made: &str| {
+        let objects = objects(cluster, made)?;
+        let rules = named(&objects, "ClusterRole", "bulkhead-classes")?["rules"].clone();
+        let all = rules.as_array().context("no rules")?.iter();
+        let of_restore =
+            all.filter(|rule| rule["verbs"].as_array().is_some_and(|verbs| verbs.contains(&json!("restore"))));
+        anyhow::Ok(of_restore.map(|rule| rule["resourceNames"].clone()).collect::<Vec<_>>())
+    };
+    let made = granted(&template(&[WITH_LABELS])?.succeeded()?)?;
+    ensure!(made.is_empty(), "directories cannot be copied: {made:?}");
+    let image = json!({ "backing": "image" });
+    let classes = json!([
+        { "name": "directories", "parameters": { "backing": "directory" } },
+        { "name": "images", "parameters": image },
+        { "name": "devices", "restore": true, "volumeBindingMode": "Immediate" },
+        { "name": "placed-by-pods", "restore": false, "parameters": image },
+    ]);
+    let made = template_with(&json!({ "storageClasses": classes }))?.succeeded()?;
+    accept(cluster, &made)?;
+    let made = granted(&made)?;
+    ensure!(made == [json!(["images", "devices"])], "{made:?}");
     Ok(())
 }
 
