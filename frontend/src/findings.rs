@@ -13,12 +13,13 @@ const LONGEST: usize = 512;
 
 impl From<&Health> for Findings {
     fn from(health: &Health) -> Self {
-        // The volumes that are missing come first: they must not be among those that are cut off.
+        // The volumes that cannot be used come first: they must not be among those that are cut off.
         let (missing, others): (Vec<_>, Vec<_>) =
-            health.volumes.iter().partition(|(_, abnormal)| abnormal.is_missing());
+            health.volumes.iter().partition(|(_, abnormal)| abnormal.is_missing() || abnormal.is_unserved());
         let abnormal = missing.into_iter().chain(others).take(MOST).map(|(volume, abnormal)| AbnormalVolume {
             volume: volume.to_string(),
             missing: abnormal.is_missing(),
+            unserved: abnormal.is_unserved(),
             message: printable(&abnormal.message, LONGEST).into_owned(),
         });
         let orphans = health.orphans.iter().take(MOST).map(|(volume, orphan)| OrphanedVolume {

@@ -18,11 +18,12 @@ use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse};
 use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
-use bulkhead_frontend::volumes::Volumes;
-use bulkhead_model::volumes::Backing;
+use bulkhead_frontend::volumes::{NewVolume, Volumes};
+use bulkhead_model::findings::Findings;
+use bulkhead_model::volumes::{Backing, Mode, Outlook, Parameters, SizeRange};
 use bulkhead_protocol::{
-    Bytes, Condition, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, Reply, Request, UpTo, Usage,
-    VolumeKind, VolumeSpec,
+    Bytes, Condition, DirectoryMode, Error, ErrorKind, Inodes, Listed, NameHash, PoolStatus, Reply, Request, UpTo,
+    Usage, VolumeKind, VolumeSpec,
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -35,11 +36,15 @@ const VOLUME: &str = "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
 const MOUNT: &str = "/var/lib/kubelet/pods/0/volumes/kubernetes.io~csi/pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111/mount";
 const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written; see dmesg, and docs/operate.md for the way out";
 
+const UNSERVED: &str = "volume pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111 is not served: it was copied";
+
 /// What the helper currently says.
 #[derive(Default)]
 struct Said {
     conditions: Vec<Condition>,
     usage: Option<ErrorKind>,
+    /// Whether the volume is not served: it is not listed.
+    is_unserved: bool,
 }
 
 fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
@@ -54,8 +59,12 @@ fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
         Request::List { after, .. } => {
             let volume = VOLUME.parse().unwrap();
             let listed = Listed { volume, pool: "default".parse().unwrap(), size, block: false, targets: 1 };
-            let page = if after.is_none() { vec![listed] } else { Vec::new() };
+            let is_unserved = said.lock().unwrap().is_unserved;
+            let page = if after.is_none() && !is_unserved { vec![listed] } else { Vec::new() };
             Act::Answer(Ok(Reply::Volumes(UpTo::try_from(page).unwrap())))
+        }
+        Request::Usage { .. } if said.lock().unwrap().is_unserved => {
+            Act::Answer(Err(Error::new(ErrorKind::PoolBroken, UNSERVED)))
         }
         Request::Usage { .. } => match said.lock().unwrap().usage {
             Some(kind) => failure(kind),
@@ -76,6 +85,7 @@ fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
                 })))
             }
         },
+        Request::Create { spec, .. } => Act::Answer(Ok(Reply::Size(spec.size))),
         _ => done(),
     })
 }
@@ -120,7 +130,7 @@ fn start_agent(api: &MockApi, volumes: &Volumes) {
         volumes: volumes.clone(),
         view: View::of_agent(),
         readiness: Readiness::default(),
-        intervals: Intervals::default(),
+        intervals: Intervals { census: Duration::from_millis(200), ..Intervals::default() },
     };
     tokio::spawn(agent.run(Shutdown::default()));
 }
@@ -164,8 +174,60 @@ async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
 }
 
 #[tokio::test]
+async fn a_volume_that_is_not_served_is_reported_to_who_has_claimed_it() {
+    let said = Arc::new(Mutex::new(Said { is_unserved: true, ..Said::default() }));
+    let helper = helper(&said);
+    let api = MockApi::start(helper.directory(), Vec::new(), |_, _| None).await;
+    api.put_volume(&persistent_volume());
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    start_agent(&api, &volumes);
+    until("an event on the claim", || !events(&api, "VolumeConditionAbnormal").is_empty()).await;
+    until("the metric", || METRICS.text().contains("bulkhead_unserved_volumes 1")).await;
+    assert_eq!(events(&api, "VolumeConditionAbnormal"), [("PersistentVolumeClaim".to_owned(), UNSERVED.to_owned())]);
+    let told = Findings::from(&*volumes.health().borrow()).abnormal;
+    assert_eq!((told[0].word(), told[0].message.as_str()), ("not-served", UNSERVED));
+
+    said.lock().unwrap().is_unserved = false;
+    until("the volume's recovery", || events(&api, "VolumeConditionNormal").len() == 1).await;
+    until("the metric", || METRICS.text().contains("bulkhead_unserved_volumes 0")).await;
+    assert_eq!(events(&api, "VolumeConditionAbnormal").len(), 1, "once");
+}
+
+#[tokio::test]
+async fn nothing_new_is_made_in_a_pool_that_is_not_mounted_any_more() {
+    let said = Arc::new(Mutex::new(Said { conditions: vec![Condition::Unmounted], ..Said::default() }));
+    let helper = helper(&said);
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    let pool = "default".parse().unwrap();
+    let capacity = async || volumes.capacity(&Parameters::default(), None).await.unwrap();
+    let new = || NewVolume {
+        name: VOLUME.to_owned(),
+        mode: Mode::Directory,
+        range: SizeRange::ANY,
+        parameters: Parameters::default(),
+        source: None,
+    };
+    assert_eq!((capacity().await.available, capacity().await.largest_volume), (0, 0));
+    assert!(volumes.health().borrow().is_unmounted(&pool));
+    said.lock().unwrap().usage = Some(ErrorKind::NotFound);
+    let refused = volumes.provision(new()).await.unwrap_err();
+    assert!(refused.is(ErrorKind::PoolBroken) && refused.outlook() == Outlook::NoPool, "{refused}");
+    assert!(refused.to_string().contains("mount it there again"), "{refused}");
+    assert!(!helper.names().contains(&"Create".to_owned()), "{:?}", helper.names());
+    // One that an earlier request has made is found.
+    said.lock().unwrap().usage = None;
+    volumes.provision(new()).await.unwrap();
+    assert!(helper.names().contains(&"Create".to_owned()));
+
+    said.lock().unwrap().usage = Some(ErrorKind::NotFound);
+    said.lock().unwrap().conditions.clear();
+    assert!(capacity().await.available > 0);
+    volumes.provision(new()).await.unwrap();
+}
+
+#[tokio::test]
 async fn what_an_earlier_agent_has_reported_is_over_for_this_one() {
-    let said = Arc::new(Mutex::new(Said { conditions: vec![Condition::QuotasOff], usage: None }));
+    let said = Arc::new(Mutex::new(Said { conditions: vec![Condition::QuotasOff], ..Said::default() }));
     let helper = helper(&said);
     let reported = json!({ "default": ["read_only", "quotas_off"], "gone": ["not_served"] }).to_string();
     let annotations = json!({ "bulkhead.csi.local/reported-conditions": reported });

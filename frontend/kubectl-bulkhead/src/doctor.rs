@@ -270,11 +270,17 @@ async fn stale_capacities(cluster: &Cluster) -> Result<Vec<Check>, Failure> {
 fn volumes(node: &str, findings: &Findings) -> Vec<Check> {
     let name = format!("volumes on {node}");
     let missing = findings.abnormal.iter().filter(|found| found.missing).count() as u64;
+    let unserved = findings.abnormal.iter().filter(|found| found.unserved).count() as u64;
     let orphans = findings.orphans.len() as u64;
     let mut checks = Vec::new();
     if missing > 0 {
         let message =
             format!("{} missing: `kubectl bulkhead volumes` says which, and what to do", count(missing, "volume"));
+        checks.push(Check::failed(name.clone(), message));
+    }
+    if unserved > 0 {
+        let message =
+            format!("{} not served: `kubectl bulkhead volumes` says which, and why", count(unserved, "volume"));
         checks.push(Check::failed(name.clone(), message));
     }
     if orphans > 0 {

@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn what_nobody_has_found_is_ok_only_where_somebody_has_looked() {
         let message = "it is gone".to_owned();
-        let missing = AbnormalVolume { volume: "handle-1".to_owned(), missing: true, message };
+        let missing =
+            AbnormalVolume { volume: "handle-1".to_owned(), missing: true, message, ..AbnormalVolume::default() };
         let findings = Findings { abnormal: vec![missing], ..Findings::default() };
         let why = Err("no agent".to_owned());
         let states = States([("a".to_owned(), Ok(findings)), ("b".to_owned(), why)].into());

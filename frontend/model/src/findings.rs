@@ -23,6 +23,8 @@ pub struct AbnormalVolume {
     pub volume: String,
     /// Whether it does not exist.
     pub missing: bool,
+    /// Whether it exists, or may, but is not served.
+    pub unserved: bool,
     /// What is wrong, and what to do.
     pub message: String,
 }
@@ -42,6 +44,10 @@ pub struct OrphanedVolume {
 impl AbnormalVolume {
     /// Its state in one word.
     pub fn word(&self) -> &'static str {
-        if self.missing { "missing" } else { "abnormal" }
+        match self {
+            Self { missing: true, .. } => "missing",
+            Self { unserved: true, .. } => "not-served",
+            _ => "abnormal",
+        }
     }
 }

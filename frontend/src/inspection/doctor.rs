@@ -86,6 +86,13 @@ fn volumes(health: &Health) -> Vec<Check> {
         );
         checks.push(Check::failed("volumes", message));
     }
+    if health.unserved() > 0 {
+        let message = format!(
+            "PersistentVolumes name {} that no pool serves: the events of the claims, and the helper's log, say why",
+            count(health.unserved() as u64, "volume")
+        );
+        checks.push(Check::failed("volumes", message));
+    }
     if orphans > 0 {
         let message = format!(
             "no PersistentVolume names {}, as `bulkheadctl volume orphans` lists: `kubectl bulkhead orphans` says which belong to another node, whose disk may have moved here; see what the others hold before you delete them",

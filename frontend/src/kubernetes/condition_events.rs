@@ -23,6 +23,10 @@ pub async fn report(context: &Context, record: &Record, mut before: Reported) {
     loop {
         let now = health.borrow_and_update().clone();
         report_pools(context, &reported, &now);
+        if heartbeat::words(&now) != heartbeat::words(&reported) {
+            // There may be room no more, or again.
+            context.capacity_changed.notify_one();
+        }
         if now.are_pools_known {
             let words = heartbeat::words(&now);
             report_ends(context, &before, &words);

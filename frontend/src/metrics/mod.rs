@@ -67,6 +67,8 @@ table! {
         "Whether the pool has this condition; docs/metrics.md lists them.";
     missing_volumes: Gauge "bulkhead_missing_volumes" []
         "Volumes that PersistentVolumes of this node name, but that do not exist.";
+    unserved_volumes: Gauge "bulkhead_unserved_volumes" []
+        "Volumes that PersistentVolumes of this node name, and that are not served, by themselves or with their pool.";
     orphaned_volumes: Gauge "bulkhead_orphaned_volumes" []
         "Volumes of this node that no PersistentVolume names.";
     inspections: Histogram "bulkhead_inspection_duration_seconds" []

@@ -1,7 +1,7 @@
 //! The space that is left for new volumes.
 
 use bulkhead_model::volumes::{Backing, Fault, Mode, Parameters, PoolCondition};
-use bulkhead_protocol::{Bytes, ErrorKind, PoolName, PoolStatus, SIZE_STEP, VolumeKind};
+use bulkhead_protocol::{Bytes, Condition, ErrorKind, PoolName, PoolStatus, SIZE_STEP, VolumeKind};
 
 use super::Volumes;
 
@@ -28,6 +28,10 @@ pub struct Room {
 impl From<&PoolStatus> for Room {
     fn from(status: &PoolStatus) -> Self {
         let PoolStatus { available, largest_volume, total, inode_size, .. } = *status;
+        if status.conditions.as_slice().contains(&Condition::Unmounted) {
+            // Nothing new is made there: see `Volumes::check_mounted`.
+            return Self { total, inode_size, ..Self::default() };
+        }
         Self { available, largest_volume, total, inode_size }
     }
 }

@@ -50,6 +50,8 @@ enum Cause {
     Measured(Instant),
     /// Its whole pool has failed.
     Pool,
+    /// It is needed, and not served.
+    Unserved,
     /// It is needed, and does not exist.
     Missing,
     /// It cannot be unpublished.
@@ -76,6 +78,11 @@ impl Abnormal {
         self.cause == Cause::Missing
     }
 
+    /// Returns whether it exists, or may, but is not served.
+    pub fn is_unserved(&self) -> bool {
+        self.cause == Cause::Unserved
+    }
+
     fn is_measured(&self) -> bool {
         matches!(self.cause, Cause::Measured(_))
     }
@@ -85,6 +92,17 @@ impl Health {
     /// Returns how many volumes do not exist though they are needed.
     pub fn missing(&self) -> usize {
         self.volumes.values().filter(|abnormal| abnormal.is_missing()).count()
+    }
+
+    /// Returns how many volumes are not served though they are needed.
+    pub fn unserved(&self) -> usize {
+        self.volumes.values().filter(|abnormal| abnormal.is_unserved()).count()
+    }
+
+    /// Returns whether `pool` is not mounted on the host any more, as the helper has said last.
+    pub fn is_unmounted(&self, pool: &PoolName) -> bool {
+        let unmounted = PoolCondition::Reported(bulkhead_protocol::Condition::Unmounted).identity();
+        self.pools.get(pool).is_some_and(|conditions| conditions.contains_key(&unmounted))
     }
 
     /// The condition of `pool` that concerns all of its volumes, if it has one.
@@ -192,6 +210,19 @@ impl Conditions {
         });
     }
 
+    /// Records that these volumes, and no others, are needed but not served: why each is not.
+    pub fn record_unserved(&self, unserved: BTreeMap<VolumeId, String>) {
+        METRICS.unserved_volumes.with([]).set(unserved.len() as f64);
+        self.change_volumes(|volumes| {
+            volumes.retain(|volume, abnormal| !abnormal.is_unserved() || unserved.contains_key(volume));
+            for (volume, message) in unserved {
+                if volumes.get(&volume).is_none_or(|known| known.cause != Cause::Pool) {
+                    volumes.insert(volume, Abnormal { pool: None, message, cause: Cause::Unserved });
+                }
+            }
+        });
+    }
+
     /// Records that these volumes, and no others, cannot be unpublished: in which pool each is, and why. What is wrong
     /// with its whole pool counts for more.
     pub fn record_stuck(&self, stuck: BTreeMap<VolumeId, (Option<PoolName>, String)>) {
@@ -224,7 +255,7 @@ impl Conditions {
         let health = self.0.borrow().clone();
         self.change_volumes(|volumes| {
             volumes.retain(|_, abnormal| match abnormal.cause {
-                Cause::Missing | Cause::Stuck => true,
+                Cause::Missing | Cause::Unserved | Cause::Stuck => true,
                 Cause::Pool => abnormal.pool.as_ref().is_some_and(|pool| health.failure_of(pool).is_some()),
                 Cause::Measured(at) => at.elapsed() < REMEMBERED,
             });

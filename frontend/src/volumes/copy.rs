@@ -45,6 +45,7 @@ impl Volumes {
                 "{id} is in pool {pool}, and so is every copy of it: use a class with that pool, or with none"
             )));
         }
+        self.check_mounted(volume, &pool).await?;
         let size = new.range.choose_copy(new.parameters.minimum_bytes(), from.size)?;
         let kind = kind_of_copy(id, &from.kind, new.mode, new.parameters.kind(new.mode, size))?;
         let spec = VolumeSpec { size, kind, name_hash };

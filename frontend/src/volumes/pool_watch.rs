@@ -78,6 +78,11 @@ impl Volumes {
         self.conditions.record_missing(missing);
     }
 
+    /// Records that these volumes, and no others, are needed but not served: why each is not.
+    pub fn record_unserved(&self, unserved: BTreeMap<VolumeId, String>) {
+        self.conditions.record_unserved(unserved);
+    }
+
     /// Records that nobody needs these volumes, and no others.
     pub fn record_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
         self.conditions.record_orphans(orphans);

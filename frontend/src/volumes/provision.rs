@@ -37,6 +37,7 @@ impl Volumes {
         let _guard = self.in_flight.enter(&volume).await?;
         let welcome = self.helper.welcome().await?;
         let pool = new.parameters.pool(welcome.pools.as_slice())?;
+        self.check_mounted(&volume, pool).await?;
         let spec = VolumeSpec { size, kind: new.parameters.kind(new.mode, size), name_hash };
         let request = Request::Create { volume: volume.clone(), pool: pool.clone(), spec };
         let size = match self.helper.size(request).await.map_err(|error| of_promise(error, pool)) {
@@ -50,6 +51,23 @@ impl Volumes {
             outcome => outcome?,
         };
         self.provisioned(volume, &spec.kind, size, &new)
+    }
+
+    /// Checks that `pool` is one in which something new may be made. What is in one that is not mounted any more works only
+    /// until the helper ends, and then nobody finds it. A volume that is there already is found.
+    pub(super) async fn check_mounted(&self, volume: &VolumeId, pool: &PoolName) -> Result<(), Fault> {
+        if !self.health().borrow().is_unmounted(pool) {
+            return Ok(());
+        }
+        match self.helper.usage(volume, None).await.map_err(Fault::from) {
+            Err(fault) if fault.is(ErrorKind::NotFound) => Err(Fault::new(
+                FaultKind::Typed(ErrorKind::PoolBroken),
+                format!(
+                    "no volume is made in pool {pool}, which is not mounted at its directory on the host any more: mount it there again"
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The volume that has been made or found, if its size is one that was asked for.

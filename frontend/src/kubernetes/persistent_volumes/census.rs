@@ -1,5 +1,6 @@
 //! The census: the volumes that PersistentVolumes name, and those that the pools contain, compared both ways. A volume
-//! that is needed and does not exist is missing; one that exists and is not needed is an orphan. It changes neither.
+//! that is needed and does not exist is missing; one that is needed and not served is unserved; one that exists and is not
+//! needed is an orphan. It changes none.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::replace;
@@ -54,8 +55,9 @@ async fn take(context: &Context, search: &mut Search) -> Result<Seen, Failure> {
     // In this order: a volume is made before its object, and deleted before it.
     let needed = needed(context);
     let listed = context.volumes.list_all().await?;
-    let (missing, seen) = missing(context, needed, &listed).await?;
+    let Lacking { missing, unserved, seen } = lacking(context, needed, &listed).await?;
     context.volumes.record_missing(&missing);
+    context.volumes.record_unserved(unserved);
     context.volumes.record_unseen(seen == Seen::NotAll);
     let known = context.ids_named();
     let unnamed = listed.into_iter().filter(|listed| !known.contains(listed.volume.as_str()));
@@ -78,24 +80,33 @@ fn needed(context: &Context) -> BTreeSet<VolumeId> {
     needed.map(|(volume, _)| volume).collect()
 }
 
-/// Those of the volumes in `needed` that certainly do not exist. One that is not listed may still be in a pool that is
-/// not served, and one that is deleted may not have been needed any more.
-async fn missing(
-    context: &Context,
-    needed: BTreeSet<VolumeId>,
-    listed: &[Listed],
-) -> Result<(BTreeSet<VolumeId>, Seen), Failure> {
+/// The volumes that are needed and that no pool serves.
+struct Lacking {
+    /// They certainly do not exist.
+    missing: BTreeSet<VolumeId>,
+    /// They exist, or may exist, and are not served; why.
+    unserved: BTreeMap<VolumeId, String>,
+    seen: Seen,
+}
+
+/// Those of the volumes in `needed` that cannot be used. One that is not listed may still be in a pool that is not served,
+/// and one that is deleted may not have been needed any more.
+async fn lacking(context: &Context, needed: BTreeSet<VolumeId>, listed: &[Listed]) -> Result<Lacking, Failure> {
     let listed: HashSet<&VolumeId> = listed.iter().map(|listed| &listed.volume).collect();
-    let (mut missing, mut seen) = (BTreeSet::new(), Seen::All);
-    for volume in needed.into_iter().filter(|volume| !listed.contains(volume)) {
+    let mut lacking = Lacking { missing: BTreeSet::new(), unserved: BTreeMap::new(), seen: Seen::All };
+    let mut unlisted = needed.into_iter().filter(|volume| !listed.contains(volume));
+    while let Some(volume) = unlisted.next() {
         match context.volumes.measure(&volume, None).await {
-            Err(fault) if fault.is(ErrorKind::NotFound) => drop(missing.insert(volume)),
+            Err(fault) if fault.is(ErrorKind::NotFound) => drop(lacking.missing.insert(volume)),
             Err(fault) if fault.is(ErrorKind::PoolBroken) => {
-                seen = Seen::NotAll;
+                lacking.seen = Seen::NotAll;
+                lacking.unserved.insert(volume, fault.to_string());
                 // Nothing else that is not listed would get another answer, and the helper has a line in its log for each
                 // question. If every pool is served, the answer is about this volume only.
-                if context.volumes.pools().await?.iter().any(|pool| pool.status.is_err()) {
-                    break;
+                let pools = context.volumes.pools().await?;
+                if let Some(Err(why)) = pools.into_iter().map(|pool| pool.status).find(Result::is_err) {
+                    let why = format!("the volume is in no pool that is served: {why}");
+                    lacking.unserved.extend(unlisted.by_ref().map(|volume| (volume, why.clone())));
                 }
             }
             Err(fault) if fault.is(ErrorKind::Busy) => {}
@@ -103,11 +114,12 @@ async fn missing(
             Ok(_) => {}
         }
     }
-    if !missing.is_empty() {
+    if !lacking.missing.is_empty() || !lacking.unserved.is_empty() {
         let still_needed = self::needed(context);
-        missing.retain(|volume| still_needed.contains(volume));
+        lacking.missing.retain(|volume| still_needed.contains(volume));
+        lacking.unserved.retain(|volume, _| still_needed.contains(volume));
     }
-    Ok((missing, seen))
+    Ok(lacking)
 }
 
 /// The search for orphans. What the agent watches only raises a suspicion; all objects of the cluster settle it.
