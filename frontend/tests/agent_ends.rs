@@ -1,5 +1,5 @@
-//! An agent that loses a policy, at any moment of a start: its work ends within seconds, whoever asks is told at once, and
-//! claims are served again once the policy is back.
+//! An agent that loses a policy, at any moment of a start, or its token: its work ends within seconds, whoever asks is told at once, and
+//! claims are served again once it is back.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
@@ -8,6 +8,8 @@ mod mock_api;
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod program;
 
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -30,6 +32,9 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// How long it may take until claims are served again: an agent that waits for a policy looks every 5 to 10 seconds.
 const AGAIN: Duration = Duration::from_secs(20);
+
+/// How long it may take until an exchanged token is noticed: it is looked for every ten seconds.
+const EXCHANGED: Duration = Duration::from_secs(60);
 
 /// When the policy is lost.
 #[derive(Clone, Copy, Debug)]
@@ -102,12 +107,15 @@ struct World {
     helper: FakeHelper,
     frontend: Frontend,
     metrics: String,
+    /// The file with the agent's token.
+    token: PathBuf,
 }
 
 impl World {
     async fn start(helper: FakeHelper, rule: impl FnMut(&Method, &str) -> Option<Fault> + Send + 'static) -> Self {
         let api = MockApi::start(helper.directory(), classes(), rule).await;
         api.contents().put(foreign_content());
+        let token = api.keep_token_in_file();
         let endpoint = format!("unix://{}", helper.directory().join("csi.sock").display());
         let kubeconfig = api.kubeconfig().display().to_string();
         let options = [
@@ -121,7 +129,7 @@ impl World {
             (api.policies().is_watched(POLICIES) && api.policies().is_watched(BINDINGS)).then_some(())
         })
         .await;
-        Self { api, helper, frontend, metrics }
+        Self { api, helper, frontend, metrics, token }
     }
 
     /// Waits until readyz says `part`, and returns how long that takes; at most `limit`.
@@ -280,4 +288,39 @@ async fn all_that_waits_for_a_late_list_begins_when_it_comes() {
         world.waits("serving all claims", SOON, |world| (1..4).all(|number| world.made(number) > 0)).await;
         world.waits("the Lease", SOON, |world| !world.api.seen(&Method::PATCH, "/leases").is_empty()).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_exchanged_for_one_of_no_node_is_noticed_soon() {
+    let is_bound = Arc::new(AtomicBool::new(true));
+    let bound = Arc::clone(&is_bound);
+    let world = World::start(helper(), move |method, path| {
+        let is_review = *method == Method::POST && path.ends_with("/selfsubjectreviews");
+        let user = json!({ "username": "system:serviceaccount:storage:bulkhead-agent" });
+        let answer = json!({ "metadata": {}, "status": { "userInfo": user } });
+        (is_review && !bound.load(Ordering::SeqCst)).then_some(Fault::Refuse(201, answer))
+    })
+    .await;
+    world.waits("watching claims", AGAIN, |world| world.api.is_watched()).await;
+    let exchange = |token: &str, is_bound_now| {
+        is_bound.store(is_bound_now, Ordering::SeqCst);
+        fs::write(&world.token, token).unwrap();
+    };
+    exchange("bound, too", true);
+    sleep(Duration::from_secs(25)).await;
+    let reviews = world.api.seen(&Method::POST, "/selfsubjectreviews").len();
+    assert_eq!(reviews, 2, "one for each token");
+    assert!(get(&world.metrics, "/readyz").await.1.contains("[+]agent ok"));
+
+    exchange("bound to no node", false);
+    let told = world.answers("[-]agent not ready: the token is bound to no node", EXCHANGED).await;
+    world.waits("the end of the watches", SOON, |world| !world.api.is_watched()).await;
+    world.api.put_and_report(&claim(1));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.made(1), 0, "all that it writes would be refused");
+
+    exchange("bound again", true);
+    let again = world.waits("serving a claim again", AGAIN, |world| world.made(1) > 0).await;
+    world.answers("[+]agent ok", SOON).await;
+    println!("told after {told:.1?}, served again after {again:.1?}");
 }

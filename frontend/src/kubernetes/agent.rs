@@ -62,6 +62,9 @@ enum Ended {
     /// A policy is not in force, or may not be looked at.
     #[error(transparent)]
     Unconfined(Failure),
+    /// Its token was exchanged for one that is not for this agent.
+    #[error(transparent)]
+    Exchanged(Failure),
     #[error(transparent)]
     Broken(Broken),
 }
@@ -81,7 +84,7 @@ impl Agent {
             };
             match self.work(reached, node, &shutdown).await {
                 None => return,
-                Some(Ended::Unconfined(_)) => {}
+                Some(Ended::Unconfined(_) | Ended::Exchanged(_)) => {}
                 Some(Ended::Broken(_)) => tokio::select! {
                     () = sleep(breaks.next().unwrap_or(RETRY)) => {}
                     () = shutdown.begun() => return,
@@ -103,12 +106,13 @@ impl Agent {
         let watches = watches::begin(client, pace, identity, volumes, self.intervals, &self.readiness, &mut term);
         let context = Arc::clone(&watches.context);
         self.view.works(Arc::clone(&context));
-        work::begin(watches, credential, &self.readiness, &mut term);
+        work::begin(watches, credential.clone(), &self.readiness, &mut term);
         let Context { client, agent, stores, .. } = &*context;
         let ended = tokio::select! {
             biased;
             why = confinement::lost(client, &agent.node.account, agent.driver.as_str(), &stores.lists) => Some(Ended::Unconfined(why)),
             () = shutdown.begun() => None,
+            why = agent.node.lost(client, credential.as_ref()) => Some(Ended::Exchanged(why)),
             broken = term.broken() => Some(Ended::Broken(broken)),
             never = stores.lists.guard(first_lists::PATIENCE, &self.readiness) => match never {},
         };

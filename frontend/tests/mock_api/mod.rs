@@ -114,6 +114,17 @@ impl MockApi {
         self.kubeconfig.clone()
     }
 
+    /// Has the kubeconfig name a file with the token, which can be exchanged, and returns it.
+    pub fn keep_token_in_file(&self) -> PathBuf {
+        let token = self.kubeconfig.with_file_name("token");
+        std::fs::write(&token, "mock").unwrap();
+        let kubeconfig = std::fs::read_to_string(&self.kubeconfig).unwrap();
+        let mut kubeconfig: Value = serde_json::from_str(&kubeconfig).unwrap();
+        kubeconfig["users"][0]["user"] = json!({ "tokenFile": token });
+        std::fs::write(&self.kubeconfig, kubeconfig.to_string()).unwrap();
+        token
+    }
+
     /// Stores `claim` without telling the watches.
     pub fn put(&self, claim: &Value) {
         let mut claims = self.shared.claims.lock().unwrap();

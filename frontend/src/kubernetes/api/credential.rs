@@ -19,7 +19,7 @@ use super::token::Claims;
 use super::transport::Transport;
 
 /// How long a file that was read is believed: it may be replaced at any time.
-const BELIEVED: Duration = Duration::from_secs(50);
+const BELIEVED: Duration = Duration::from_secs(10);
 
 /// The token for the API server. Clones share the same state.
 #[derive(Clone, Debug)]

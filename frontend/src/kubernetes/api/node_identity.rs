@@ -1,13 +1,25 @@
 //! Which node the agent works for, as the API server sees it.
 
+use std::time::Duration;
+
+use bulkhead_model::printable::printable;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::time::sleep;
+use tracing::debug;
 
+use super::credential::Credential;
 use super::failure::Failure;
 use super::request::request;
+
+/// How often it is looked whether the token is another one.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How much of the name of an account is shown, in bytes.
+const LONGEST_ACCOUNT: usize = 253;
 
 /// In a token's extra fields: the node it is bound to, directly or through its pod (Kubernetes 1.32).
 const TOKEN_NODE_NAME: &str = "authentication.kubernetes.io/node-name";
@@ -47,6 +59,30 @@ impl NodeIdentity {
             // Kubelets write it this way when the uid is unknown.
             uid: Some(self.uid.clone().unwrap_or_else(|| self.name.clone())),
             ..ObjectReference::default()
+        }
+    }
+
+    /// Waits until the agent has a token that is not for this node or this account any more, and returns why: all that it
+    /// sends would be refused. Only a token from a file can be exchanged; the server is asked about each one once.
+    pub async fn lost(&self, client: &Client, credential: Option<&Credential>) -> Failure {
+        let Some(credential) = credential else { return std::future::pending().await };
+        let mut known = credential.used();
+        loop {
+            sleep(LOOK).await;
+            let used = credential.used();
+            if used == known {
+                continue;
+            }
+            match Self::review(client, &self.name).await {
+                Ok(now) if now.account == self.account => known = used,
+                Ok(now) => {
+                    let account = printable(&now.account, LONGEST_ACCOUNT);
+                    return Failure::Refused(format!("the token was exchanged for one of another account, {account}"));
+                }
+                Err(refusal @ Failure::Refused(_)) => return refusal,
+                // A server that does not answer is asked again.
+                Err(failure) => debug!("{failure}"),
+            }
         }
     }
 
