@@ -22,9 +22,10 @@ use bulkhead_frontend::volumes::{NewVolume, Volumes};
 use bulkhead_model::findings::Findings;
 use bulkhead_model::volumes::{Backing, Mode, Outlook, Parameters, SizeRange};
 use bulkhead_protocol::{
-    Bytes, Condition, DirectoryMode, Error, ErrorKind, Inodes, Listed, NameHash, PoolStatus, Reply, Request, UpTo,
-    Usage, VolumeKind, VolumeSpec,
+    Bytes, Condition, DirectoryMode, Error, ErrorKind, Inodes, Listed, NameHash, Pool, PoolStatus, Reply, Request,
+    Text, UpTo, Usage, VolumeKind, VolumeSpec,
 };
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Request as Call};
@@ -130,7 +131,12 @@ fn start_agent(api: &MockApi, volumes: &Volumes) {
         volumes: volumes.clone(),
         view: View::of_agent(),
         readiness: Readiness::default(),
-        intervals: Intervals { census: Duration::from_millis(200), ..Intervals::default() },
+        intervals: Intervals {
+            census: Duration::from_millis(200),
+            capacity: Duration::from_millis(200),
+            unservable: Duration::from_millis(200),
+            ..Intervals::default()
+        },
     };
     tokio::spawn(agent.run(Shutdown::default()));
 }
@@ -327,4 +333,81 @@ async fn the_figures_of_a_condition_change_without_news() {
         let conditions: Vec<_> = health.borrow_and_update().pools[&pool].values().map(ToString::to_string).collect();
         assert!(conditions[0].contains("9 GiB are promised") && conditions[0].contains(told), "{conditions:?}");
     }
+}
+
+/// Returns what the agent has last written to its capacity object for the only class: the room, and what is in the way.
+fn capacity(api: &MockApi) -> Option<(String, Option<String>)> {
+    let written = api.seen(&Method::PATCH, "/csistoragecapacities/").pop()?.body;
+    let obstacle = written["metadata"]["annotations"]["bulkhead.csi.local/obstacle"].as_str().map(str::to_owned);
+    Some((written["maximumVolumeSize"].as_str()?.to_owned(), obstacle))
+}
+
+#[tokio::test]
+async fn a_class_that_no_node_can_serve_has_no_room_and_its_claims_are_told() {
+    let said = Arc::new(Mutex::new(Said::default()));
+    let mut helper = helper(&said);
+    let class = json!({ "metadata": { "name": "local" }, "provisioner": "bulkhead.csi.local",
+                        "volumeBindingMode": "WaitForFirstConsumer",
+                        "parameters": { "csi.storage.k8s.io/fstype": "ext4" } });
+    let first = Arc::new(Mutex::new("node-0".to_owned()));
+    let others = Arc::new(Mutex::new(vec![Some("ext4"), None]));
+    let (lease_of, obstacles) = (Arc::clone(&first), Arc::clone(&others));
+    let api = MockApi::start(helper.directory(), vec![class], move |method, path| {
+        let items = if path.ends_with("/leases") {
+            let lease = |node: &str, renewed: &Timestamp| {
+                json!({ "metadata": { "name": node }, "spec": { "renewTime": format!("{renewed:.6}") } })
+            };
+            vec![lease("dead", &Timestamp::UNIX_EPOCH), lease(&lease_of.lock().unwrap(), &Timestamp::now())]
+        } else if path.ends_with("/csistoragecapacities") {
+            let object = |(number, obstacle): (usize, &Option<&str>)| {
+                let node = json!({ "bulkhead.csi.local/node": format!("node-{number}") });
+                let annotations = obstacle.map(|why| json!({ "bulkhead.csi.local/obstacle": why }));
+                json!({ "metadata": { "name": number.to_string(), "annotations": annotations },
+                        "storageClassName": "local", "nodeTopology": { "matchLabels": node } })
+            };
+            obstacles.lock().unwrap().iter().enumerate().map(object).collect()
+        } else {
+            return None;
+        };
+        let list = json!({ "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items });
+        (*method == Method::GET).then_some(mock_api::Fault::Refuse(200, list))
+    })
+    .await;
+    let claim = |name: &str, made: Timestamp| {
+        json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "metadata": { "name": name, "namespace": "shop", "uid": name, "resourceVersion": "10",
+                              "creationTimestamp": made },
+                "spec": { "storageClassName": "local", "resources": { "requests": { "storage": "1Gi" } } } })
+    };
+    api.put(&claim("old", Timestamp::UNIX_EPOCH));
+    api.put(&claim("new", Timestamp::now()));
+    start_agent(&api, &Volumes::new(Helper::new(helper.path())));
+    let why = "filesystem type ext4 is not available: pool default has xfs; leave the type empty, or name another pool";
+    until("the capacity", || capacity(&api) == Some(("0".to_owned(), Some(why.to_owned())))).await;
+    until("the metric", || METRICS.text().contains("bulkhead_class_obstructed{class=\"local\"} 1")).await;
+
+    let told = || events(&api, "ProvisioningFailed");
+    let looks = |part: &str| api.seen(&Method::GET, part).len();
+    until("looks of one that is not the first", || looks("/leases") > 3).await;
+    // One list was for what an earlier agent may have left.
+    assert!(told().is_empty() && looks("/csistoragecapacities") == 1, "another one tells");
+    *first.lock().unwrap() = "node-1".to_owned();
+    until("looks at the others", || looks("/csistoragecapacities") > 3).await;
+    assert!(told().is_empty(), "another node can");
+    others.lock().unwrap()[1] = Some("ext4");
+    until("an event on the claim", || !told().is_empty()).await;
+    let note = format!("no node can make a volume of storage class local: {why}");
+    assert!(told().iter().all(|told| *told == ("PersistentVolumeClaim".to_owned(), note.clone())), "{:?}", told());
+    let regarding = api.seen(&Method::POST, "/events").pop().unwrap().body["regarding"]["name"].clone();
+    assert_eq!(regarding, "old", "the other is new");
+
+    // The pool is made anew on the other filesystem, and the node can.
+    let mut now = welcome(&["default"]);
+    let pools = now.pools.as_slice().iter().cloned();
+    let pools: Vec<_> = pools.map(|pool| Pool { filesystem: Text::new("ext4"), ..pool }).collect();
+    now.pools = pools.try_into().unwrap();
+    helper.greet_with(Greeting::Welcome(Box::new(now)));
+    helper.kill().await;
+    helper.run();
+    until("the capacity", || capacity(&api).is_some_and(|(room, why)| room != "0" && why.is_none())).await;
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use bulkhead_model::objects::names;
 use bulkhead_model::objects::storage_class;
+use bulkhead_model::printable::printable;
+use bulkhead_model::quantity::count;
 use bulkhead_model::volumes::Backing;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -11,6 +13,9 @@ use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
 
 use crate::cluster::{ACCOUNT, Cluster, Failure};
+
+/// How much of what an agent says is shown, in bytes.
+const LONGEST_OBSTACLE: usize = 512;
 
 /// The parameter that names a pool.
 const POOL: &str = "pool";
@@ -23,15 +28,42 @@ pub type Pools = BTreeMap<String, bool>;
 pub async fn flaws(cluster: &Cluster, pools: Option<&Pools>) -> Result<BTreeMap<String, Option<String>>, Failure> {
     let classes: Api<StorageClass> = Api::all(cluster.client.clone());
     let list = classes.list(&ListParams::default()).await.map_err(cluster.failed("listing StorageClasses"))?;
+    let obstacles = Obstacles::read(cluster).await?;
     let mut flaws = BTreeMap::new();
     for class in list.items.into_iter().filter(|class| class.provisioner == cluster.driver) {
         let flaw = match flaw(&class, pools) {
             None => lacking_right(cluster, &class).await?,
             flaw => flaw,
         };
+        let flaw = flaw.or_else(|| obstacles.of(&class.name_any()));
         flaws.insert(class.name_any(), flaw);
     }
     Ok(flaws)
+}
+
+/// What the agents say is in the way of volumes of each class on their nodes, with the node; `None` if nothing is.
+#[derive(Default)]
+struct Obstacles(BTreeMap<String, Vec<Option<(String, String)>>>);
+
+impl Obstacles {
+    async fn read(cluster: &Cluster) -> Result<Self, Failure> {
+        let (mut obstacles, key) = (Self::default(), names::obstacle(&cluster.driver));
+        for (node, capacity) in cluster.capacities().await? {
+            let why = capacity.annotations().get(&key).map(|why| printable(why, LONGEST_OBSTACLE).into_owned());
+            obstacles.0.entry(capacity.storage_class_name).or_default().push(why.map(|why| (node, why)));
+        }
+        Ok(obstacles)
+    }
+
+    /// Why no node can make volumes of `class`, if none of them can: where some can, the others are meant to be as they
+    /// are.
+    fn of(&self, class: &str) -> Option<String> {
+        let nodes = self.0.get(class)?;
+        let others = nodes.len().saturating_sub(1) as u64;
+        let (node, why) = nodes.iter().cloned().collect::<Option<Vec<_>>>()?.into_iter().next()?;
+        let more = if others == 0 { String::new() } else { format!(", and {} more", count(others, "node")) };
+        Some(format!("{why} (node {node}{more})"))
+    }
 }
 
 /// Returns what to do if the agents may not serve a class. Whoever may not ask for others' rights is told nothing.
@@ -100,6 +132,19 @@ mod tests {
     use serde_json::{Value, from_value, json};
 
     use super::*;
+
+    #[test]
+    fn what_is_in_the_way_counts_where_it_is_on_every_node() {
+        let obstacle = |node: &str| Some((node.to_owned(), "the type ext4 is not available".to_owned()));
+        let class = |class: &str, nodes| (class.to_owned(), nodes);
+        let obstacles = Obstacles(BTreeMap::from([
+            class("somewhere", vec![obstacle("a"), None]),
+            class("nowhere", vec![obstacle("a"), obstacle("b")]),
+        ]));
+        assert_eq!((obstacles.of("somewhere"), obstacles.of("unknown")), (None, None));
+        let told = obstacles.of("nowhere").unwrap();
+        assert_eq!(told, "the type ext4 is not available (node a, and 1 node more)");
+    }
 
     #[test]
     fn a_pool_that_no_node_has_is_a_flaw_only_if_all_are_known() {

@@ -14,7 +14,7 @@ use futures::TryStreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -32,6 +32,9 @@ use crate::volumes::Health;
 
 /// How long it is not written again, whatever changes, and how often it is looked whether something does.
 const FLOOR: Duration = Duration::from_secs(10);
+
+/// How many Leases are looked at to find an agent that works.
+const FEW: u32 = 8;
 
 /// How soon it is tried again.
 const RETRY: Duration = Duration::from_secs(10);
@@ -96,6 +99,23 @@ pub async fn silent(context: &Context) -> Result<HashSet<String>, Failure> {
         }
     }
     Ok(silent)
+}
+
+/// Returns the first node whose agent works, as a few Leases say: one that may do something for all. `None` if none of them
+/// does.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn first(context: &Context) -> Result<Option<String>, Failure> {
+    let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{DRIVER_LABEL}={}", context.agent.driver);
+    let parameters = ListParams::default().labels(&labels).limit(FEW);
+    let leases = request("listing the agents' Leases", api(context).list(&parameters)).await?;
+    let overdue = Timestamp::now().checked_sub(OVERDUE).unwrap_or(Timestamp::MIN);
+    let works = |lease: &Lease| {
+        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+        renewed.is_some_and(|renewed| renewed.0 >= overdue)
+    };
+    Ok(leases.items.into_iter().find(works).map(|lease| lease.name_any()))
 }
 
 /// Writes the Lease for as long as it is polled.

@@ -29,6 +29,8 @@ pub struct Intervals {
     /// How old a claim that no node has taken is when its owner is told; how long no agent has taken one that begins as a
     /// copy when the first of them says so, and how long until the last one may.
     pub untaken: Duration,
+    /// How often it is looked for claims that wait for a class of which no node can make volumes.
+    pub unservable: Duration,
     /// How soon a claim that this node had no room for is looked at again.
     pub no_room: Duration,
     /// How soon to look again for a PersistentVolume that a claim or a snapshot names and that is not known yet.
@@ -71,6 +73,7 @@ impl Intervals {
             policies: seconds(300),
             unlabelled: seconds(1800),
             untaken: seconds(60),
+            unservable: seconds(300),
             no_room: seconds(20),
             unknown_volume: seconds(20),
             failed_for_good: seconds(300),

@@ -10,6 +10,7 @@ use super::api::csi_node;
 use super::capacity::reporter::CapacityReporter;
 use super::capacity::schedule;
 use super::claims::controller::ClaimController;
+use super::claims::unservable;
 use super::condition_events;
 use super::context::Context;
 use super::heartbeat::{self, Record};
@@ -54,6 +55,10 @@ pub fn begin(watches: Watches, credential: Option<Credential>, readiness: &Readi
         let before = heartbeat::reported_before(&context, &record).await;
         let events = condition_events::report(&context, &record, before);
         future::join(events, heartbeat::run(&context, &record, &capacity_of_lease, &readiness)).await;
+    });
+    let reported = Arc::clone(&capacity);
+    once_listed.run("search for claims of classes that no node can serve", |context| async move {
+        unservable::run(&context, &reported).await;
     });
     once_listed.run("reports of capacity", |_| async move { schedule::run(&capacity).await });
     if let Some(credential) = credential {

@@ -67,6 +67,8 @@ table! {
         "Whether the pool has this condition; docs/metrics.md lists them.";
     missing_volumes: Gauge "bulkhead_missing_volumes" []
         "Volumes that PersistentVolumes of this node name, but that do not exist.";
+    class_obstructed: Gauge "bulkhead_class_obstructed" [class]
+        "Whether the node can make no volume of the storage class, however much room there is.";
     unserved_volumes: Gauge "bulkhead_unserved_volumes" []
         "Volumes that PersistentVolumes of this node name, and that are not served, by themselves or with their pool.";
     orphaned_volumes: Gauge "bulkhead_orphaned_volumes" []
@@ -150,7 +152,7 @@ mod tests {
             // None per volume, claim or object: their number is unbounded.
             let bounded = [
                 "version", "part", "method", "code", "request", "outcome", "stage", "cause", "kind", "verb",
-                "resource", "pool", "condition",
+                "resource", "pool", "condition", "class",
             ];
             assert!(labels.iter().all(|label| bounded.contains(label)), "{name}");
         }

@@ -71,6 +71,12 @@ pub fn reported_conditions(driver: &impl std::fmt::Display) -> String {
     format!("{driver}/reported-conditions")
 }
 
+/// On a CSIStorageCapacity: why the node can make no volume of the class of `driver`, however much room there is. Missing
+/// if it can.
+pub fn obstacle(driver: &impl std::fmt::Display) -> String {
+    format!("{driver}/obstacle")
+}
+
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
 pub const AGENT_POLICIES: [&str; 8] = [
     "bulkhead-agent-volumes", "bulkhead-agent-claims", BINDING_POLICY, "bulkhead-agent-capacities",

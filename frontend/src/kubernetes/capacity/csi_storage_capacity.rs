@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 
-use bulkhead_model::objects::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+use bulkhead_model::objects::names::{self, DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
 use bulkhead_model::objects::storage;
 use bulkhead_model::quantity::parse;
 use futures::TryStreamExt;
@@ -14,19 +14,19 @@ use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use sha2::{Digest, Sha256};
 
+use super::estimate::Estimate;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::node_identity::owner;
 use crate::kubernetes::api::pages::list;
 use crate::kubernetes::api::request::{request, unless_gone};
 use crate::kubernetes::context::Context;
-use crate::volumes::Capacity;
 
 /// Creates or replaces the object for `class`. It belongs to the node whose uid is `owner`.
 ///
 /// # Errors
 /// When the API server does not accept it.
-pub async fn write(context: &Context, owner: Option<&str>, class: &str, capacity: Capacity) -> Result<(), Failure> {
-    let object = describe(context, owner, class, capacity);
+pub async fn write(context: &Context, owner: Option<&str>, class: &str, estimate: &Estimate) -> Result<(), Failure> {
+    let object = describe(context, owner, class, estimate);
     let parameters = PatchParams::apply(context.agent.driver.as_str()).force();
     let patch = Patch::Apply(&object);
     request("writing a CSIStorageCapacity", api(context).patch(&object.name_any(), &parameters, &patch)).await?;
@@ -42,6 +42,8 @@ pub struct NodeCapacity {
     pub available: u64,
     /// The largest volume that can be made, in bytes.
     pub largest_volume: u64,
+    /// Whether it can make no volume of the class, however much room there is.
+    pub is_obstructed: bool,
 }
 
 /// Returns what all nodes have reported, this one included, class by class.
@@ -52,12 +54,19 @@ pub async fn list_all(context: &Context) -> Result<BTreeMap<String, Vec<NodeCapa
     let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{DRIVER_LABEL}={}", context.agent.driver);
     let mut objects = pin!(list("listing CSIStorageCapacity objects", api(context), Some(&labels)));
     let mut found = BTreeMap::<_, Vec<_>>::new();
+    let obstacle = names::obstacle(&context.agent.driver);
     while let Some(object) = objects.try_next().await? {
+        let is_obstructed = object.annotations().contains_key(&obstacle);
         let segments = object.node_topology.and_then(|topology| topology.match_labels);
         let Some(node) = segments.and_then(|mut segments| segments.remove(context.agent.place.key())) else { continue };
         let bytes = |quantity: Option<Quantity>| quantity.and_then(|quantity| parse(&quantity.0)).unwrap_or_default();
         let (available, largest_volume) = (bytes(object.capacity), bytes(object.maximum_volume_size));
-        found.entry(object.storage_class_name).or_default().push(NodeCapacity { node, available, largest_volume });
+        found.entry(object.storage_class_name).or_default().push(NodeCapacity {
+            node,
+            available,
+            largest_volume,
+            is_obstructed,
+        });
     }
     Ok(found)
 }
@@ -99,7 +108,8 @@ fn api(context: &Context) -> Api<CSIStorageCapacity> {
     Api::namespaced(context.client.clone(), &context.agent.namespace)
 }
 
-fn describe(context: &Context, owner_uid: Option<&str>, class: &str, capacity: Capacity) -> CSIStorageCapacity {
+fn describe(context: &Context, owner_uid: Option<&str>, class: &str, estimate: &Estimate) -> CSIStorageCapacity {
+    let Estimate { capacity, obstacle } = estimate;
     let mut labels = context.agent.place.segments();
     labels.insert(DRIVER_LABEL.to_owned(), context.agent.driver.to_string());
     labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned());
@@ -110,6 +120,7 @@ fn describe(context: &Context, owner_uid: Option<&str>, class: &str, capacity: C
             name: Some(object_name(context, class)),
             namespace: Some(context.agent.namespace.clone()),
             labels: Some(labels),
+            annotations: obstacle.clone().map(|why| BTreeMap::from([(names::obstacle(&context.agent.driver), why)])),
             owner_references: owner.map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },

@@ -18,6 +18,21 @@ use crate::volumes::{Capacity, Room};
 /// What was measured in one pass over all classes: a pool that several of them share is measured once.
 pub type Measured = HashMap<(PoolName, Backing), Room>;
 
+/// The capacity for volumes of a class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// How much there is.
+    pub capacity: Capacity,
+    /// Why there is none, if that is not a matter of room.
+    pub obstacle: Option<String>,
+}
+
+impl From<Capacity> for Estimate {
+    fn from(capacity: Capacity) -> Self {
+        Self { capacity, obstacle: None }
+    }
+}
+
 /// The estimates, by class.
 #[derive(Debug, Default)]
 pub struct Estimates {
@@ -45,7 +60,7 @@ impl Estimates {
         class: &StorageClass,
         mode: Option<Mode>,
         measured: &mut Measured,
-    ) -> Result<Capacity, Failure> {
+    ) -> Result<Estimate, Failure> {
         let parameters = storage_class::parameters(class)?;
         if let Some(mode) = mode {
             parameters.check_mode(mode)?;
@@ -53,22 +68,25 @@ impl Estimates {
         let measured = measure(context, &parameters, measured).await;
         let is_away = measured.as_ref().is_err_and(|fault| fault.kind == FaultKind::Away);
         let measured = match measured {
-            _ if self.is_gone(is_away, Instant::now()) => return Ok(Capacity::default()),
+            _ if self.is_gone(is_away, Instant::now()) => return Ok(Estimate::default()),
             Ok(room) => room.capacity(&parameters, mode),
             // Other pools are still to be reported, so this is not an error.
-            Err(fault) if fault.outlook() != Outlook::Open => Capacity::default(),
+            Err(fault) if fault.outlook() != Outlook::Open => {
+                return Ok(Estimate { obstacle: Some(fault.to_string()), ..Estimate::default() });
+            }
             Err(fault) => return Err(fault.into()),
         };
         let class = class.name_any();
         let mut impossible = self.impossible();
-        let Some((size, since)) = impossible.get(&class).copied() else { return Ok(measured) };
+        let Some((size, since)) = impossible.get(&class).copied() else { return Ok(measured.into()) };
         if since.elapsed() < self.intervals.ruled_out {
-            return Ok(Capacity { largest_volume: measured.largest_volume.min(size.saturating_sub(1)), ..measured });
+            let largest_volume = measured.largest_volume.min(size.saturating_sub(1));
+            return Ok(Capacity { largest_volume, ..measured }.into());
         }
         impossible.remove(&class);
         // However small the difference is, a claim may be waiting for it.
         context.capacity_changed.notify_one();
-        Ok(measured)
+        Ok(measured.into())
     }
 
     /// A volume of `size` bytes of the class called `class` could not be made.

@@ -5,7 +5,7 @@
 //! [`turns`] lets only one task at a time do that for a class.
 
 pub mod csi_storage_capacity;
-mod estimate;
+pub mod estimate;
 pub mod reporter;
 pub mod schedule;
 mod turns;

@@ -1,6 +1,6 @@
 //! Reporting the node's capacity, class by class.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_model::objects::storage_class;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
 use super::csi_storage_capacity;
-use super::estimate::{Estimates, Measured};
+use super::estimate::{Estimate, Estimates, Measured};
 use super::turns::Turns;
 use super::written::{Urgency, Verdict, Written};
 use crate::kubernetes::api::events::Reason;
@@ -19,6 +19,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::node_identity::NodeIdentity;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::intervals::Intervals;
+use crate::metrics::METRICS;
 use crate::volumes::Capacity;
 
 /// Publishes this node's capacity.
@@ -67,7 +68,7 @@ impl CapacityReporter {
     ///
     /// # Errors
     /// When the class cannot be served at all, or the helper is unavailable.
-    pub async fn estimate(&self, class: &StorageClass, mode: Mode) -> Result<Capacity, Failure> {
+    pub async fn estimate(&self, class: &StorageClass, mode: Mode) -> Result<Estimate, Failure> {
         self.estimates.of(&self.context, class, Some(mode), &mut Measured::new()).await
     }
 
@@ -87,7 +88,7 @@ impl CapacityReporter {
     /// # Errors
     /// When it could not be written.
     pub async fn rule_out(&self, class: &StorageClass, mode: Mode, size: u64) -> Result<(), Failure> {
-        if self.estimate(class, mode).await?.largest_volume >= size {
+        if self.estimate(class, mode).await?.capacity.largest_volume >= size {
             self.estimates.rule_out(&class.name_any(), size);
         }
         self.context.capacity_changed.notify_one();
@@ -97,6 +98,11 @@ impl CapacityReporter {
     /// Returns whether it is reported that no volume of `size` bytes of this class can be made here.
     pub fn has_ruled_out(&self, class: &StorageClass, size: u64) -> bool {
         self.written().rules_out(&class.name_any(), size)
+    }
+
+    /// The classes of which this node can make no volume, each with the reason, as far as that is no matter of room.
+    pub fn unservable(&self) -> BTreeMap<String, String> {
+        self.written().unservable()
     }
 
     /// Publishes everything again next time, whether or not it has changed here: another client may have changed it.
@@ -138,6 +144,11 @@ impl CapacityReporter {
         if let Err(failure) = self.keep_only(&names).await {
             outcome.failures.push((None, failure));
         }
+        let unservable = self.unservable();
+        METRICS.class_obstructed.clear();
+        for class in &names {
+            METRICS.class_obstructed.with([class]).set(if unservable.contains_key(class) { 1.0 } else { 0.0 });
+        }
         outcome
     }
 
@@ -151,18 +162,21 @@ impl CapacityReporter {
         let name = class.name_any();
         let _turn = self.turns.of(&name).await;
         let flaw = storage_class::flaw(class).map(|fault| fault.to_string());
-        let reported = flaw.map(|flaw| self.report_flaw(&name, flaw));
+        let reported = flaw.clone().map(|flaw| self.report_flaw(&name, flaw));
         // A class serves both directories and devices.
-        let capacity = match self.estimates.of(&self.context, class, None, measured).await {
-            Ok(capacity) => capacity,
+        let mut estimate = match self.estimates.of(&self.context, class, None, measured).await {
+            Ok(estimate) => estimate,
             // No volume of such a class can be made.
-            Err(failure) if failure.is_final() => Capacity::default(),
+            Err(failure) if failure.is_final() => Estimate::default(),
             Err(failure) => return Err(failure),
         };
-        let verdict = self.written().judge(&name, capacity, urgency);
+        if flaw.is_some() {
+            estimate = Estimate { obstacle: flaw, ..Estimate::default() };
+        }
+        let verdict = self.written().judge(&name, &estimate, urgency);
         if verdict == Verdict::Write {
             let owner = self.owner();
-            if let Err(failure) = csi_storage_capacity::write(&self.context, owner.as_deref(), &name, capacity).await {
+            if let Err(failure) = csi_storage_capacity::write(&self.context, owner.as_deref(), &name, &estimate).await {
                 // One flaw of a class is enough to say: two in turn would be news each time.
                 let is_news = || reported.unwrap_or_else(|| self.report_flaw(&name, failure.to_string()));
                 if failure.is_forbidden() && is_news() {
@@ -170,11 +184,11 @@ impl CapacityReporter {
                 }
                 return Err(failure);
             }
-            self.written().record_written(&name, capacity);
+            let Capacity { available, largest_volume: largest, .. } = estimate.capacity;
+            self.written().record_written(&name, estimate);
             if reported.is_none() {
                 self.written().record_sound(&name);
             }
-            let Capacity { available, largest_volume: largest, .. } = capacity;
             debug!(class = %name, available, largest, "capacity published");
         }
         Ok(verdict)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::estimate::Estimate;
 use crate::volumes::Capacity;
 
 /// Successive changes are reported together, this often. The first is reported at once: a pod may be waiting.
@@ -42,6 +43,8 @@ pub enum Verdict {
 pub struct Written {
     /// By class.
     capacities: BTreeMap<String, Capacity>,
+    /// What is said to be in the way of any volume of a class here.
+    obstacles: BTreeMap<String, String>,
     /// The uid of the node that the objects belong to.
     owner: Option<String>,
     /// Whether an earlier agent's objects, for classes that are gone, have been deleted.
@@ -83,8 +86,12 @@ impl Written {
         self.written.is_some_and(|written| written.elapsed() < COALESCED)
     }
 
-    /// Returns what to do when the class called `class` has that `capacity`.
-    pub fn judge(&self, class: &str, capacity: Capacity, urgency: Urgency) -> Verdict {
+    /// Returns what to do when the class called `class` has that capacity.
+    pub fn judge(&self, class: &str, Estimate { capacity, obstacle }: &Estimate, urgency: Urgency) -> Verdict {
+        let capacity = *capacity;
+        if self.obstacles.get(class) != obstacle.as_ref() {
+            return Verdict::Write;
+        }
         match self.capacities.get(class) {
             None => Verdict::Write,
             Some(before) if *before == capacity => Verdict::Keep,
@@ -96,8 +103,12 @@ impl Written {
     }
 
     /// Records that the API server has this capacity for a class.
-    pub fn record_written(&mut self, class: &str, capacity: Capacity) {
+    pub fn record_written(&mut self, class: &str, Estimate { capacity, obstacle }: Estimate) {
         self.capacities.insert(class.to_owned(), capacity);
+        match obstacle {
+            Some(obstacle) => self.obstacles.insert(class.to_owned(), obstacle),
+            None => self.obstacles.remove(class),
+        };
         self.written = Some(Instant::now());
     }
 
@@ -124,12 +135,18 @@ impl Written {
     /// Records that the object for a class is gone.
     pub fn record_deleted(&mut self, class: &str) {
         self.capacities.remove(class);
+        self.obstacles.remove(class);
     }
 
     /// Records why volumes of a class can be made nowhere. Returns whether that is news.
     pub fn record_flaw(&mut self, class: &str, flaw: &str) -> bool {
         let before = self.flaws.insert(class.to_owned(), flaw.to_owned());
         before.as_deref() != Some(flaw)
+    }
+
+    /// The classes of which this node can make no volume, each with the reason, as far as that is no matter of room.
+    pub fn unservable(&self) -> BTreeMap<String, String> {
+        self.obstacles.clone().into_iter().chain(self.flaws.clone()).collect()
     }
 
     /// Records that volumes of a class can be made, or that it is gone.
@@ -157,6 +174,10 @@ mod tests {
         Capacity { available, largest_volume: available, total: 100 << 30 }
     }
 
+    fn estimate(available: u64) -> Estimate {
+        capacity(available).into()
+    }
+
     #[test]
     fn a_little_is_drift_and_a_volume_is_not() {
         assert!(is_drift(capacity(50 << 30), capacity((50 << 30) + (1 << 20))));
@@ -168,7 +189,7 @@ mod tests {
     fn verdicts() {
         let mut written = Written::new(None);
         let drifted = (50 << 30) + 1;
-        assert_eq!(written.judge("a", capacity(50 << 30), Urgency::Changed), Verdict::Write, "the first one");
+        assert_eq!(written.judge("a", &estimate(50 << 30), Urgency::Changed), Verdict::Write, "the first one");
         written.capacities.insert("a".to_owned(), capacity(50 << 30));
         for (available, urgency, expected) in [
             (50 << 30, Urgency::Immediate, Verdict::Keep),
@@ -180,19 +201,38 @@ mod tests {
             (40 << 30, Urgency::Immediate, Verdict::Write),
             (40 << 30, Urgency::Periodic, Verdict::Write),
         ] {
-            assert_eq!(written.judge("a", capacity(available), urgency), expected, "{available} {urgency:?}");
+            assert_eq!(written.judge("a", &estimate(available), urgency), expected, "{available} {urgency:?}");
         }
         let larger_volumes = Capacity { largest_volume: 45 << 30, ..capacity(40 << 30) };
         written.capacities.insert("a".to_owned(), capacity(40 << 30));
-        assert_eq!(written.judge("a", larger_volumes, Urgency::Changed), Verdict::Write, "a pod may wait for one");
+        assert_eq!(
+            written.judge("a", &larger_volumes.into(), Urgency::Changed),
+            Verdict::Write,
+            "a pod may wait for one"
+        );
     }
 
     #[test]
     fn a_size_is_ruled_out_by_what_is_reported() {
         let mut written = Written::new(None);
         assert!(!written.rules_out("a", 2), "nothing is known of it");
-        written.record_written("a", capacity(1));
+        written.record_written("a", estimate(1));
         assert!(written.rules_out("a", 2) && !written.rules_out("a", 1) && !written.rules_out("b", 2));
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_written_when_it_changes() {
+        let mut written = Written::new(None);
+        let obstructed = |why: &str| Estimate { obstacle: Some(why.to_owned()), ..Estimate::default() };
+        let judge = |written: &Written, estimate: &Estimate| written.judge("a", estimate, Urgency::Periodic);
+        written.record_written("a", Estimate::default());
+        assert_eq!(judge(&written, &obstructed("ext4")), Verdict::Write, "the room is the same");
+        written.record_written("a", obstructed("ext4"));
+        assert_eq!(judge(&written, &obstructed("ext4")), Verdict::Keep);
+        assert_eq!(written.unservable(), BTreeMap::from([("a".to_owned(), "ext4".to_owned())]));
+        assert_eq!(judge(&written, &Estimate::default()), Verdict::Write);
+        written.record_written("a", Estimate::default());
+        assert!(written.unservable().is_empty());
     }
 
     #[test]

@@ -127,6 +127,7 @@ mod tests {
             node: format!("node-{number}"),
             available: *room,
             largest_volume: *room,
+            is_obstructed: false,
         };
         rooms.iter().enumerate().map(node).collect()
     }

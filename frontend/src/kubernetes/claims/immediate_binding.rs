@@ -24,6 +24,7 @@ use super::node_selection::select;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::capacity::estimate::Estimate;
 use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Bids;
@@ -70,7 +71,7 @@ impl ImmediateBinding {
         &self,
         claim: &PersistentVolumeClaim,
         class: &StorageClass,
-        own: Capacity,
+        own: &Estimate,
     ) -> Result<(), Failure> {
         let made = claim.metadata.creation_timestamp.as_ref();
         let age = made.and_then(|made| Duration::try_from(Timestamp::now().duration_since(made.0)).ok());
@@ -79,7 +80,7 @@ impl ImmediateBinding {
         if tellers == 0 || memory.with(uid, |entry| entry.no_room_reported) {
             return Ok(());
         }
-        let rank = self.order.rank(&self.context, uid, &class.name_any(), 0, Some(own)).await?;
+        let rank = self.order.rank(&self.context, uid, &class.name_any(), 0, Some(own.capacity)).await?;
         let is_teller = rank.before < tellers;
         let is_settled = is_teller || tellers == MOST_TELLERS;
         if is_settled && memory.with(uid, |entry| std::mem::replace(&mut entry.no_room_reported, true)) {
@@ -87,10 +88,11 @@ impl ImmediateBinding {
         }
         if is_teller {
             let node = &self.context.agent.node.name;
-            let note = format!(
-                "no node has taken the claim yet; on node {node}, a new volume can have at most {}: request less, or free space",
-                Quantity::from(own.largest_volume)
-            );
+            let why = own.obstacle.clone().unwrap_or_else(|| {
+                let largest = Quantity::from(own.capacity.largest_volume);
+                format!("a new volume can have at most {largest}: request less, or free space")
+            });
+            let note = format!("no node has taken the claim yet; on node {node}, {why}");
             self.context.events.publish(claim, Reason::ProvisioningFailed, note);
         }
         Ok(())
@@ -115,19 +117,20 @@ impl ImmediateBinding {
     pub async fn compete(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Action, Failure> {
         let (memory, uid) = (&self.context.memory, claim::uid(claim));
         // A claim that cannot be served as it stands still has to be refused by one node: the one that gets it.
-        let capacity = match self.capacity.estimate(class, claim::mode(claim)).await {
-            Ok(capacity) => Some(capacity),
+        let estimate = match self.capacity.estimate(class, claim::mode(claim)).await {
+            Ok(estimate) => Some(estimate),
             Err(failure) if failure.is_final() => None,
             Err(failure) => return Err(failure),
         };
         let requested = claim::requested_bytes(claim).unwrap_or_default();
-        if let Some(capacity) = capacity.filter(|capacity| capacity.largest_volume < requested) {
+        if let Some(estimate) = estimate.as_ref().filter(|estimate| estimate.capacity.largest_volume < requested) {
             memory.with(uid, |entry| entry.bids = None);
-            self.report_no_room(claim, class, capacity).await?;
+            self.report_no_room(claim, class, estimate).await?;
             let pause = self.context.intervals.no_room;
             return Ok(Action::requeue(pause + jitter(pause)));
         }
         // If no node can serve it, none has room for it either, and any of them may come first.
+        let capacity = estimate.map(|estimate| estimate.capacity);
         let size = if capacity.is_some() { requested } else { 0 };
         if let Some(pause) = self.pause(claim, class, size, capacity).await? {
             return Ok(Action::requeue(pause));

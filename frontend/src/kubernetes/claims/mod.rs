@@ -10,6 +10,7 @@
 //! - [`modifier`]: changes the attributes of its volume; [`modify_status`] is the pure part
 //! - [`attributes`]: which attributes a claim asks for; [`bound`]: which volume it has, and what is written about it;
 //!   [`conditions`]: a part of that
+//! - [`unservable`]: tells of claims whose class no node can serve
 //! - [`watch`]: the claims that concern this node, which `scope` defines, and those that are [`unlabelled`]
 
 mod attributes;
@@ -35,4 +36,5 @@ mod resizer;
 mod scope;
 mod source;
 mod unlabelled;
+pub mod unservable;
 mod watch;
