@@ -30,6 +30,7 @@ use crate::pods;
 use crate::rollout;
 use crate::snapshots;
 use crate::split;
+use crate::uncontrolled;
 use crate::unheld::{self, Sources};
 
 /// All checks, and whether none failed.
@@ -99,6 +100,7 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     };
     checks.extend(unheld::find(&cluster.driver, &unbound, &sources));
     let snapshots = snapshots.unwrap_or_default();
+    checks.extend(uncontrolled::find(cluster, &volumes).await?);
     checks.extend(snapshots::unowned(&snapshots));
     let exists = |node: &str| members.get(node).is_some_and(|member| member.exists);
     checks.extend(snapshots::on_lost_nodes(&snapshots, exists, |node| search.from(node).next().is_some()));

@@ -20,6 +20,7 @@ mod rollout;
 mod snapshots;
 mod split;
 mod state;
+mod uncontrolled;
 mod unheld;
 mod usage;
 mod volumes;

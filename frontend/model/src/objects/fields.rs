@@ -73,6 +73,10 @@ pub enum Fields {
     ContentError,
     /// The metadata of a VolumeSnapshot.
     SnapshotMetadata,
+    /// What its owner asks for.
+    SnapshotSpec,
+    /// What it is to be of.
+    SnapshotSource,
     /// What the snapshot controller says about it.
     SnapshotStatus,
     /// The metadata of any other object.
@@ -95,7 +99,10 @@ impl Fields {
     pub fn of_member(self, key: &str) -> Option<Self> {
         match (self, key) {
             (Self::All, _) => Some(Self::All),
-            (Self::Claim | Self::PersistentVolume | Self::Content | Self::Other, "items" | "object") => Some(self),
+            (
+                Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot | Self::Other,
+                "items" | "object",
+            ) => Some(self),
             (
                 Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot,
                 "apiVersion" | "kind" | "type" | "code" | "reason" | "message",
@@ -185,8 +192,13 @@ impl Fields {
             (Self::ContentError, "message") => Some(Self::Short),
             (Self::Snapshot, "metadata") => Some(Self::SnapshotMetadata),
             (Self::SnapshotMetadata, "namespace") => Some(Self::Short),
+            (Self::SnapshotMetadata, "continue") => Some(Self::All),
+            (Self::Snapshot, "spec") => Some(Self::SnapshotSpec),
+            (Self::SnapshotSpec, "source") => Some(Self::SnapshotSource),
+            (Self::SnapshotSource, "persistentVolumeClaimName") => Some(Self::Short),
             (Self::Snapshot, "status") => Some(Self::SnapshotStatus),
             (Self::SnapshotStatus, "boundVolumeSnapshotContentName" | "readyToUse") => Some(Self::Short),
+            (Self::SnapshotStatus, "error") => Some(Self::ContentError),
             _ => None,
         }
     }

@@ -15,8 +15,26 @@ use super::names::SNAPSHOT_GROUP;
 pub struct VolumeSnapshot {
     /// Its metadata.
     pub metadata: ObjectMeta,
+    /// What its owner asks for.
+    pub spec: SnapshotSpec,
     /// What the snapshot controller says about it.
     pub status: SnapshotStatus,
+}
+
+/// What a VolumeSnapshot is to be of.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(crate = "k8s_openapi::serde", default)]
+pub struct SnapshotSpec {
+    /// Its source.
+    pub source: SnapshotSource,
+}
+
+/// The source of a VolumeSnapshot.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(crate = "k8s_openapi::serde", rename_all = "camelCase", default)]
+pub struct SnapshotSource {
+    /// A claim in its namespace, if it is to be taken of that.
+    pub persistent_volume_claim_name: Option<String>,
 }
 
 /// What a snapshot controller says about a VolumeSnapshot.
@@ -27,6 +45,23 @@ pub struct SnapshotStatus {
     pub bound_volume_snapshot_content_name: Option<String>,
     /// Whether volumes can be made from it.
     pub ready_to_use: Option<bool>,
+    /// Why it cannot be taken.
+    pub error: Option<SnapshotError>,
+}
+
+/// Why a VolumeSnapshot cannot be taken.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(crate = "k8s_openapi::serde", default)]
+pub struct SnapshotError {
+    /// In the controller's words.
+    pub message: Option<String>,
+}
+
+impl SnapshotStatus {
+    /// Returns whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.bound_volume_snapshot_content_name.is_none() && self.ready_to_use.is_none() && self.error.is_none()
+    }
 }
 
 impl Resource for VolumeSnapshot {
