@@ -2,13 +2,14 @@
 
 use bulkhead_console::report;
 use bulkhead_frontend::proto::csi::NodeGetInfoRequest;
-use bulkhead_frontend::proto::inspection::ExportVolumesRequest;
+use bulkhead_frontend::proto::inspection::{ExportVolumesRequest, ExportVolumesResponse};
 use bulkhead_model::exported::Exported;
 use bulkhead_model::printable::visible_json;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::client::Client;
 use crate::failure::Failure;
+use crate::pages;
 
 /// Prints the volumes of `pool`, or all, as lines of JSON.
 pub async fn run(mut client: Client, pool: Option<&str>) -> Result<(), Failure> {
@@ -16,9 +17,8 @@ pub async fn run(mut client: Client, pool: Option<&str>) -> Result<(), Failure> 
     let node = client.node.node_get_info(NodeGetInfoRequest {}).await;
     let node = node.map(|info| info.into_inner().node_id).unwrap_or_default();
     let (exported_at, release) = (Timestamp::now().to_string(), env!("CARGO_PKG_VERSION").to_owned());
-    let mut starting_token = String::new();
-    loop {
-        let page = client.inspection.export_volumes(ExportVolumesRequest { starting_token }).await?.into_inner();
+    let ask = async |starting_token| client.inspection.export_volumes(ExportVolumesRequest { starting_token }).await;
+    let take = |page: ExportVolumesResponse| {
         let mut lines = String::new();
         for volume in &page.volumes {
             let volume: Exported = serde_json::from_str(volume).map_err(|_| Failure::Incomplete("volume"))?;
@@ -31,9 +31,7 @@ pub async fn run(mut client: Client, pool: Option<&str>) -> Result<(), Failure> 
             }
         }
         report::print(&lines)?;
-        if page.next_token.is_empty() {
-            return Ok(());
-        }
-        starting_token = page.next_token;
-    }
+        Ok(page.next_token)
+    };
+    pages::each(ask, take).await
 }

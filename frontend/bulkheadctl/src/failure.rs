@@ -7,6 +7,7 @@ use bulkhead_console::manual::ManualError;
 use bulkhead_console::prompt::NotConfirmed;
 use bulkhead_frontend::csi::code_name;
 use bulkhead_frontend::helper::Unreachable;
+use bulkhead_model::reading::Unended;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use tonic::{Code, Status};
@@ -43,6 +44,10 @@ pub enum Failure {
     Call(#[from] Box<Status>),
     #[error("the response has no {0}; are the releases of bulkheadctl and bulkhead-frontend compatible?")]
     Incomplete(&'static str),
+    #[error(
+        "{0}; nothing is concluded from a part of it: unless so much is there, what answers is not what it should be, so see its log"
+    )]
+    Unended(#[from] Unended),
     #[error(transparent)]
     NotConfirmed(#[from] NotConfirmed),
     #[error(transparent)]
@@ -86,6 +91,7 @@ impl Failure {
             Self::NotAllowed(_) | Self::WrongUser(_) => "PERMISSION_DENIED",
             Self::NotConfirmed(_) => "NOT_CONFIRMED",
             Self::Needed(_) => "FAILED_PRECONDITION",
+            Self::Unended(_) => "UNENDED",
             Self::Runtime(_) | Self::Incomplete(_) | Self::Manual(_) | Self::Output(_) => "FAILED",
             Self::NoSocket(_)
             | Self::Refused(_)

@@ -2,26 +2,26 @@
 
 use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::inspection::get_volume_response::Ownership;
-use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, Volume};
+use bulkhead_frontend::proto::inspection::{
+    GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, ListVolumesResponse, Volume,
+};
 use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::{snapshot, targets};
+use crate::{pages, snapshot, targets};
 
 pub async fn list(mut client: Client) -> Result<Report, Failure> {
     let mut volumes = Vec::new();
-    let mut starting_token = String::new();
-    loop {
-        let page = client.inspection.list_volumes(ListVolumesRequest { starting_token }).await?.into_inner();
+    let ask = async |starting_token| client.inspection.list_volumes(ListVolumesRequest { starting_token }).await;
+    let take = |page: ListVolumesResponse| {
         volumes.extend(page.volumes);
-        starting_token = page.next_token;
-        if starting_token.is_empty() {
-            return Ok(table(&volumes));
-        }
-    }
+        Ok(page.next_token)
+    };
+    pages::each(ask, take).await?;
+    Ok(table(&volumes))
 }
 
 pub async fn orphans(mut client: Client) -> Result<Report, Failure> {

@@ -11,6 +11,7 @@ mod failure;
 mod inspect;
 mod locate;
 mod options;
+mod pages;
 mod pool;
 mod snapshot;
 mod targets;

@@ -5,16 +5,16 @@ use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::csi::{
     BlockMetadata, CreateSnapshotRequest, DeleteSnapshotRequest, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
 };
-use bulkhead_frontend::proto::inspection::{GetSnapshotRequest, ListSnapshotsRequest, Snapshot};
+use bulkhead_frontend::proto::inspection::{GetSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse, Snapshot};
 use bulkhead_model::quantity::Quantity;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::client::Client;
-use crate::copy;
 use crate::failure::Failure;
 use crate::options::SnapshotCommand;
+use crate::{copy, pages};
 
 /// Runs the command.
 pub async fn run(client: Client, command: SnapshotCommand) -> Result<Report, Failure> {
@@ -48,16 +48,16 @@ async fn list(mut client: Client, of: Option<String>) -> Result<Report, Failure>
 /// All snapshots of `source`, or simply all if it is empty.
 pub async fn all(client: &mut Client, source: &str) -> Result<Vec<Snapshot>, Failure> {
     let mut snapshots = Vec::new();
-    let mut starting_token = String::new();
-    loop {
+    let ask = async |starting_token| {
         let request = ListSnapshotsRequest { starting_token, source: source.to_owned() };
-        let page = client.inspection.list_snapshots(request).await?.into_inner();
+        client.inspection.list_snapshots(request).await
+    };
+    let take = |page: ListSnapshotsResponse| {
         snapshots.extend(page.snapshots);
-        starting_token = page.next_token;
-        if starting_token.is_empty() {
-            return Ok(snapshots);
-        }
-    }
+        Ok(page.next_token)
+    };
+    pages::each(ask, take).await?;
+    Ok(snapshots)
 }
 
 async fn found(client: &mut Client, id: &str) -> Result<Snapshot, Failure> {
@@ -82,22 +82,18 @@ async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
 
 async fn allocated(mut client: Client, snapshot_id: String) -> Result<Report, Failure> {
     let request = GetMetadataAllocatedRequest { snapshot_id: snapshot_id.clone(), ..Default::default() };
-    let mut stream = client.metadata.get_metadata_allocated(request).await?.into_inner();
+    let stream = client.metadata.get_metadata_allocated(request).await?.into_inner();
     let mut ranges = Ranges::default();
-    while let Some(message) = stream.message().await? {
-        ranges.add(message.volume_capacity_bytes, message.block_metadata);
-    }
+    pages::ranges(stream, |message| ranges.add(message.volume_capacity_bytes, message.block_metadata)).await?;
     Ok(ranges.report(&snapshot_id, None))
 }
 
 async fn delta(mut client: Client, base_snapshot_id: String, target_snapshot_id: String) -> Result<Report, Failure> {
     let (base, target) = (base_snapshot_id.clone(), target_snapshot_id.clone());
     let request = GetMetadataDeltaRequest { base_snapshot_id, target_snapshot_id, ..Default::default() };
-    let mut stream = client.metadata.get_metadata_delta(request).await?.into_inner();
+    let stream = client.metadata.get_metadata_delta(request).await?.into_inner();
     let mut ranges = Ranges::default();
-    while let Some(message) = stream.message().await? {
-        ranges.add(message.volume_capacity_bytes, message.block_metadata);
-    }
+    pages::ranges(stream, |message| ranges.add(message.volume_capacity_bytes, message.block_metadata)).await?;
     Ok(ranges.report(&target, Some(&base)))
 }
 

@@ -2,10 +2,12 @@
 //! proxy to their pods.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bulkhead_model::exported::{Exported, ExportedPage, ExportedSnapshot, SnapshotPage};
 use bulkhead_model::exposition::{Sample, samples};
 use bulkhead_model::findings::Findings;
+use bulkhead_model::reading::{Ceiling, Reading, Unended};
 use bulkhead_model::volumes::{ConditionKind, InodeCount};
 use futures::{StreamExt, stream};
 use http::StatusCode;
@@ -13,6 +15,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus
 use k8s_openapi::serde::de::DeserializeOwned;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::cluster::{Cluster, Failure};
 use crate::proxy::{self, Unread};
@@ -28,6 +31,15 @@ pub const SIDE_BY_SIDE: usize = 16;
 
 /// The longest answer that is read. A genuine one is a tenth of this size.
 const LONGEST: usize = 1 << 20;
+
+/// The most that is read of an agent's list: 250,000 volumes, which takes an agent eight minutes.
+const CEILING: Ceiling = Ceiling { pages: 1000, bytes: 64 << 20, time: Duration::from_secs(600) };
+
+/// The most that is read of the lists of all agents, in bytes.
+const TOGETHER: usize = 512 << 20;
+
+/// How long all agents together may take.
+const IN_ALL: Duration = Duration::from_secs(1800);
 
 /// An agent's pod.
 #[derive(Clone)]
@@ -70,8 +82,6 @@ pub struct Pool {
 /// The agents' pods, each with its node. Pods in other namespaces are not agents, whatever their labels.
 pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let list =
-        pods.list(&ListParams::default().labels(PODS)).await.map_err(cluster.failed("listing the agents' pods"))?;
     let of_node = |pod: Pod| {
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let is_ready = conditions.iter().any(|found| found.type_ == "Ready" && found.status == "True");
@@ -82,7 +92,7 @@ pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure>
         let ends = pod.status.iter().flat_map(ends).collect();
         Some((spec.node_name.clone()?, AgentPod { name: pod.name_any(), is_ready, ends, namespace, port }))
     };
-    Ok(list.items.into_iter().filter_map(of_node).collect())
+    cluster.list("listing the agents' pods", pods, ListParams::default().labels(PODS), of_node).await
 }
 
 /// The containers that have ended, each with the words that the kubelet has kept of its log, or why it does not start.
@@ -116,7 +126,7 @@ pub async fn read_all<'n>(
 /// Returns what the agents on `nodes` have found about volumes; where that is unknown, the result says why. Without the
 /// right to list the agents' pods nothing is known of any.
 pub async fn findings(cluster: &Cluster, nodes: BTreeSet<String>) -> BTreeMap<String, Result<Findings, String>> {
-    of_each(cluster, nodes, |pod| async move { pod.findings(&cluster.client).await }).await
+    of_each(cluster, nodes, |pod| async move { pod.findings(cluster).await }).await
 }
 
 /// The snapshots on `nodes`, likewise.
@@ -124,7 +134,7 @@ pub async fn snapshots(
     cluster: &Cluster,
     nodes: BTreeSet<String>,
 ) -> BTreeMap<String, Result<Vec<ExportedSnapshot>, String>> {
-    of_each(cluster, nodes, |pod| async move { pod.snapshots(&cluster.client).await }).await
+    of_each(cluster, nodes, |pod| async move { pod.snapshots(cluster).await }).await
 }
 
 async fn of_each<T, F: Future<Output = Result<T, Unread>>>(
@@ -136,15 +146,39 @@ async fn of_each<T, F: Future<Output = Result<T, Unread>>>(
         Ok(pods) => pods.into_iter().collect::<BTreeMap<_, _>>(),
         Err(failure) => return nodes.into_iter().map(|node| (node, Err(failure.to_string()))).collect(),
     };
-    let (pods, ask) = (&pods, &ask);
+    let (pods, ask, end) = (&pods, &ask, Instant::now() + IN_ALL);
     let ask = |node: String| async move {
         let found = match pods.get(&node) {
-            Some(pod) => ask(pod.clone()).await.map_err(|failure| failure.to_string()),
+            Some(pod) => {
+                let answer = in_time(cluster, end, &pod.name, ask(pod.clone())).await;
+                answer.map_err(|failure| failure.to_string())
+            }
             None => Err("no agent's pod is there: see `bulkheadctl doctor` on the node".to_owned()),
         };
         (node, found)
     };
     stream::iter(nodes).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
+}
+
+/// Asks the agents on the nodes of `pods` for all their volumes, with whose they are.
+pub async fn exported(
+    cluster: &Cluster,
+    pods: impl IntoIterator<Item = (String, AgentPod)>,
+) -> BTreeMap<String, Result<Vec<Exported>, Unread>> {
+    let end = Instant::now() + IN_ALL;
+    let ask = |(node, pod): (String, AgentPod)| async move {
+        (node, in_time(cluster, end, &pod.name, pod.exported(cluster)).await)
+    };
+    stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
+}
+
+async fn in_time<T>(
+    cluster: &Cluster,
+    end: Instant,
+    pod: &str,
+    answer: impl Future<Output = Result<T, Unread>>,
+) -> Result<T, Unread> {
+    timeout_at(end, answer).await.unwrap_or_else(|_| Err(cluster.unended(pod, Unended::Time(IN_ALL))))
 }
 
 impl AgentPod {
@@ -161,36 +195,40 @@ impl AgentPod {
         if status == StatusCode::OK { Ok(Agent::of(&text)) } else { Err(Unread::Status(status)) }
     }
 
-    async fn findings(&self, client: &Client) -> Result<Findings, Unread> {
-        let (status, text) = self.get(client, "volumes").await?;
+    async fn findings(&self, cluster: &Cluster) -> Result<Findings, Unread> {
+        let (status, text) = self.get(&cluster.client, "volumes").await?;
         if status != StatusCode::OK {
             return Err(Unread::Status(status));
         }
+        self.note_read(cluster, text.len())?;
         serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))
     }
 
     /// All its volumes, with whose they are.
-    pub async fn exported(&self, client: &Client) -> Result<Vec<Exported>, Unread> {
+    async fn exported(&self, cluster: &Cluster) -> Result<Vec<Exported>, Unread> {
         let unfold = |ExportedPage { volumes, next }| (volumes, next);
-        self.pages(client, "volumes/owners", unfold).await?.ok_or(Unread::NotShared)
+        self.pages(cluster, "volumes/owners", unfold).await?.ok_or(Unread::NotShared)
     }
 
     /// All its snapshots. An agent of a release that takes none has none.
-    async fn snapshots(&self, client: &Client) -> Result<Vec<ExportedSnapshot>, Unread> {
+    async fn snapshots(&self, cluster: &Cluster) -> Result<Vec<ExportedSnapshot>, Unread> {
         let unfold = |SnapshotPage { snapshots, next }| (snapshots, next);
-        Ok(self.pages(client, "snapshots", unfold).await?.unwrap_or_default())
+        Ok(self.pages(cluster, "snapshots", unfold).await?.unwrap_or_default())
     }
 
     /// Returns what is on all pages of `list`; `None` if the agent does not serve that.
     async fn pages<P: DeserializeOwned, T>(
         &self,
-        client: &Client,
+        cluster: &Cluster,
         list: &str,
         unfold: impl Fn(P) -> (Vec<T>, Option<String>),
     ) -> Result<Option<Vec<T>>, Unread> {
-        let (mut all, mut token) = (Vec::new(), String::new());
+        let (mut all, mut token, mut reading) = (Vec::new(), String::new(), Reading::begin(CEILING));
         loop {
-            let (status, text) = self.get(client, &format!("{list}?after={token}")).await?;
+            let path = format!("{list}?after={token}");
+            let unended = |why| cluster.unended(&self.name, why);
+            let answer = timeout(reading.time_left(), self.get(&cluster.client, &path)).await;
+            let (status, text) = answer.map_err(|_| unended(reading.late()))??;
             match status {
                 StatusCode::OK => {}
                 StatusCode::NOT_FOUND => return Ok(None),
@@ -199,12 +237,22 @@ impl AgentPod {
             let page = serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))?;
             let (entries, next) = unfold(page);
             all.extend(entries);
+            let next = next.unwrap_or_default();
+            reading.page(text.len(), &next).map_err(unended)?;
+            self.note_read(cluster, text.len())?;
             match next {
-                // Each page is later than the one before, whatever an agent says.
-                Some(next) if next > token => token = next,
-                _ => return Ok(Some(all)),
+                next if next.is_empty() => return Ok(Some(all)),
+                // Each page is later than the one before.
+                next if next <= token => return Err(unended(Unended::Circle)),
+                next => token = next,
             }
         }
+    }
+
+    fn note_read(&self, cluster: &Cluster, bytes: usize) -> Result<(), Unread> {
+        let read = cluster.read.get().saturating_add(bytes);
+        cluster.read.set(read);
+        if read > TOGETHER { Err(cluster.unended(&self.name, Unended::Bytes(TOGETHER))) } else { Ok(()) }
     }
 
     async fn get(&self, client: &Client, path: &str) -> Result<(StatusCode, String), Unread> {

@@ -27,10 +27,11 @@ pub type Pools = BTreeMap<String, bool>;
 /// agents know; `None` if some agents cannot be queried.
 pub async fn flaws(cluster: &Cluster, pools: Option<&Pools>) -> Result<BTreeMap<String, Option<String>>, Failure> {
     let classes: Api<StorageClass> = Api::all(cluster.client.clone());
-    let list = classes.list(&ListParams::default()).await.map_err(cluster.failed("listing StorageClasses"))?;
+    let own = |class: StorageClass| (class.provisioner == cluster.driver).then_some(class);
+    let list = cluster.list("listing StorageClasses", classes, ListParams::default(), own).await?;
     let obstacles = Obstacles::read(cluster).await?;
     let mut flaws = BTreeMap::new();
-    for class in list.items.into_iter().filter(|class| class.provisioner == cluster.driver) {
+    for class in list {
         let flaw = match flaw(&class, pools) {
             None => lacking_right(cluster, &class).await?,
             flaw => flaw,

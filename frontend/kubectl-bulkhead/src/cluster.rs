@@ -1,26 +1,37 @@
 //! The cluster, as far as it concerns the driver.
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::io;
+use std::pin::pin;
 
+use bulkhead_api::pages::{self, CEILING};
+use bulkhead_api::projection::Projection;
 use bulkhead_console::manual::ManualError;
 use bulkhead_console::prompt::NotConfirmed;
 use bulkhead_model::api_error::error_text;
 use bulkhead_model::objects::lease::{self, Reported};
 use bulkhead_model::objects::names;
 use bulkhead_model::quantity::parse;
+use bulkhead_model::reading::Unended;
 use bulkhead_model::volumes::Place;
+use futures::TryStreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::serde::de::DeserializeOwned;
 use kube::api::ListParams;
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::options::Options;
+use crate::proxy::Unread;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +44,10 @@ pub enum Failure {
     Client(kube::Error),
     #[error("{operation} failed at {server}: {}", error_text(error))]
     Api { operation: String, server: String, error: Box<kube::Error> },
+    #[error(
+        "{operation} failed at {server}: {why}; nothing is concluded from a part of it: see who has made so many objects, or such large ones"
+    )]
+    Unended { operation: String, server: String, why: Unended },
     #[error("node {0} still exists: if it is gone for good, run `kubectl delete node {0}` first")]
     Exists(String),
     #[error(
@@ -65,6 +80,7 @@ impl Failure {
                 kube::Error::Api(status) if !status.reason.is_empty() => status.reason.clone(),
                 _ => "Unreachable".to_owned(),
             },
+            Self::Unended { .. } => "Unended".to_owned(),
             Self::Kubeconfig(_) | Self::Client(_) => "Kubeconfig".to_owned(),
             Self::Exists(_) => "NodeExists".to_owned(),
             Self::Moved { .. } => "Moved".to_owned(),
@@ -74,6 +90,32 @@ impl Failure {
             Self::Runtime(_) | Self::Manual(_) | Self::Output(_) => "Failed".to_owned(),
         }
     }
+
+    /// Returns whether the user may not do it.
+    pub fn is_forbidden(&self) -> bool {
+        self.status() == Some(403)
+    }
+
+    /// Returns whether the cluster does not know it.
+    pub fn is_unknown(&self) -> bool {
+        self.status() == Some(404)
+    }
+
+    fn status(&self) -> Option<u16> {
+        match self {
+            Self::Api { error, .. } => match error.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Why a list was not read to its end.
+enum Stopped {
+    Api(Box<kube::Error>),
+    Unended(Unended),
 }
 
 /// The name of the agents' service account, and of the object that grants it its rights.
@@ -90,6 +132,10 @@ pub struct Cluster {
     pub driver: String,
     /// The namespace of the agents.
     pub namespace: String,
+    /// How much of agents' lists has been read, in bytes.
+    pub read: Cell<usize>,
+    /// The agents' pods of which a list was not read to its end.
+    pub unended: RefCell<BTreeMap<String, Unended>>,
 }
 
 /// What the agent of a node last said.
@@ -146,18 +192,59 @@ impl Cluster {
             config.auth_info.impersonate_groups = (!options.groups.is_empty()).then(|| options.groups.clone());
         }
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-        let client = Client::try_from(config).map_err(Failure::Client)?;
-        let mut cluster = Self { client, server, driver: options.driver.clone(), namespace: NAMESPACE.to_owned() };
+        let client = ClientBuilder::try_from(config).map_err(Failure::Client)?.with_layer(&Projection).build();
+        let mut cluster = Self {
+            client,
+            server,
+            driver: options.driver.clone(),
+            namespace: NAMESPACE.to_owned(),
+            read: Cell::default(),
+            unended: RefCell::default(),
+        };
         if let Some(namespace) = cluster.namespace_of_account().await? {
             cluster.namespace = namespace;
         }
         Ok(cluster)
     }
 
+    /// What is said of a list of the agent in `pod` that was not read to its end. The run does not count as a success.
+    pub fn unended(&self, pod: &str, why: Unended) -> Unread {
+        self.unended.borrow_mut().insert(pod.to_owned(), why);
+        Unread::Unended(why)
+    }
+
     /// Adds the requested operation, and whom it was requested from, to an error.
     pub fn failed(&self, operation: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
         let (operation, server) = (operation.into(), self.server.clone());
         move |error| Failure::Api { operation, server, error: Box::new(error) }
+    }
+
+    /// Reads the objects at `api` that `parameters` ask for, and returns what `keep` makes of them.
+    pub async fn list<K, T>(
+        &self,
+        operation: &str,
+        api: Api<K>,
+        parameters: ListParams,
+        mut keep: impl FnMut(K) -> Option<T>,
+    ) -> Result<Vec<T>, Failure>
+    where
+        K: Clone + DeserializeOwned + Debug + Resource + Send + Sync + 'static,
+    {
+        let unended = |why| Failure::Unended { operation: operation.to_owned(), server: self.server.clone(), why };
+        let (mut kept, late) = (Vec::new(), Unended::Time(CEILING.time));
+        let fetch = |parameters: ListParams, left| {
+            let page = timeout(left, pages::page(api.clone(), parameters));
+            async move { page.await.map_err(|_| Stopped::Unended(late))?.map_err(|error| Stopped::Api(Box::new(error))) }
+        };
+        let mut objects = pin!(pages::paged(parameters, CEILING, Stopped::Unended, fetch));
+        loop {
+            match objects.try_next().await {
+                Ok(Some(object)) => kept.extend(keep(object)),
+                Ok(None) => return Ok(kept),
+                Err(Stopped::Unended(why)) => return Err(unended(why)),
+                Err(Stopped::Api(error)) => return Err(self.failed(operation)(*error)),
+            }
+        }
     }
 
     /// The namespace of the account that has the agents' rights. Only an administrator can set that, whereas many
@@ -188,14 +275,13 @@ impl Cluster {
     /// The names of all nodes.
     pub async fn nodes(&self) -> Result<BTreeSet<String>, Failure> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let list = nodes.list_metadata(&ListParams::default()).await.map_err(self.failed("listing nodes"))?;
-        Ok(list.items.iter().map(ResourceExt::name_any).collect())
+        let names = self.list("listing nodes", nodes, ListParams::default(), |node| node.metadata.name).await?;
+        Ok(names.into_iter().collect())
     }
 
     /// The cluster's nodes, each with what volumes need of it.
     pub async fn known_nodes(&self) -> Result<BTreeMap<String, KnownNode>, Failure> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let list = nodes.list(&ListParams::default()).await.map_err(self.failed("listing nodes"))?;
         let key = self.node_key();
         let known = |node: Node| {
             let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -205,33 +291,32 @@ impl Cluster {
             let kernel =
                 node.status.as_ref().and_then(|status| Some(status.node_info.as_ref()?.kernel_version.clone()));
             let is_labelled = node.labels().contains_key(&key);
-            (node.name_any(), KnownNode { is_labelled, is_served, kernel: kernel.unwrap_or_default() })
+            Some((node.name_any(), KnownNode { is_labelled, is_served, kernel: kernel.unwrap_or_default() }))
         };
-        Ok(list.items.into_iter().map(known).collect())
+        Ok(self.list("listing nodes", nodes, ListParams::default(), known).await?.into_iter().collect())
     }
 
     /// Returns what the agent of each node last said. Nothing is known of any for a user who may not read it.
     pub async fn heartbeats(&self) -> Result<BTreeMap<String, Heartbeat>, Failure> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
-        let list = match leases.list(&parameters).await {
-            Err(kube::Error::Api(status)) if status.code == 403 => return Ok(BTreeMap::new()),
-            found => found.map_err(self.failed("listing the agents' Leases"))?,
-        };
         let (missing, conditions) = (names::not_ready(&self.driver), names::reported_conditions(&self.driver));
         let heartbeat = |lease: Lease| {
             let not_ready = lease.annotations().get(&missing).cloned();
             let reported = lease::reported(lease.annotations().get(&conditions));
             Some((lease.name_any(), Heartbeat { at: lease.spec?.renew_time?.0, not_ready, reported }))
         };
-        Ok(list.items.into_iter().filter_map(heartbeat).collect())
+        match self.list("listing the agents' Leases", leases, parameters, heartbeat).await {
+            Err(failure) if failure.is_forbidden() => Ok(BTreeMap::new()),
+            found => Ok(found?.into_iter().collect()),
+        }
     }
 
     /// The driver's volumes, by node and name.
     pub async fn volumes(&self) -> Result<Vec<Volume>, Failure> {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
-        let list = volumes.list(&ListParams::default()).await.map_err(self.failed("listing PersistentVolumes"))?;
-        let mut own: Vec<Volume> = list.items.iter().filter_map(|object| self.volume(object)).collect();
+        let own = |object: PersistentVolume| self.volume(&object);
+        let mut own = self.list("listing PersistentVolumes", volumes, ListParams::default(), own).await?;
         own.sort_by(|one, other| (&one.node, &one.name).cmp(&(&other.node, &other.name)));
         Ok(own)
     }
@@ -281,14 +366,13 @@ impl Cluster {
     pub async fn all_capacities(&self) -> Result<Vec<(String, CSIStorageCapacity)>, Failure> {
         let capacities: Api<CSIStorageCapacity> = Api::all(self.client.clone());
         let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
-        let list = capacities.list(&parameters).await.map_err(self.failed("listing CSIStorageCapacity objects"))?;
         let key = self.node_key();
         let node = |capacity: &CSIStorageCapacity| {
             let topology = capacity.node_topology.as_ref()?.match_labels.as_ref()?;
             topology.get(&key).cloned()
         };
-        let mut own: Vec<_> =
-            list.items.into_iter().map(|capacity| (node(&capacity).unwrap_or_default(), capacity)).collect();
+        let placed = |capacity| Some((node(&capacity).unwrap_or_default(), capacity));
+        let mut own = self.list("listing CSIStorageCapacity objects", capacities, parameters, placed).await?;
         own.sort_by(|one, other| (&one.0, &one.1.storage_class_name).cmp(&(&other.0, &other.1.storage_class_name)));
         Ok(own)
     }
@@ -297,11 +381,11 @@ impl Cluster {
     /// has been selected for it.
     pub async fn unbound_claims(&self) -> Result<Vec<PersistentVolumeClaim>, Failure> {
         let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
-        let mut list = claims.list(&ListParams::default()).await.map_err(self.failed("listing claims"))?.items;
-        list.retain(|claim| {
-            claim.spec.as_ref().is_none_or(|spec| spec.volume_name.as_deref().unwrap_or("").is_empty())
-        });
-        Ok(list)
+        let unbound = |claim: PersistentVolumeClaim| {
+            let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+            volume.unwrap_or_default().is_empty().then_some(claim)
+        };
+        self.list("listing claims", claims, ListParams::default(), unbound).await
     }
 
     /// Those among unbound claims that wait for the driver, each with the node that was selected for it.

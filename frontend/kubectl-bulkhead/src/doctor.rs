@@ -9,6 +9,7 @@ use bulkhead_model::findings::Findings;
 use bulkhead_model::objects::names;
 use bulkhead_model::policies::{by_name, judge};
 use bulkhead_model::quantity::{Quantity, count};
+use bulkhead_model::reading::Unended;
 use bulkhead_model::volumes::{Identity, InodeCount, Severity};
 use bulkhead_protocol::kernel::{SHARED_BLOCKS, changes_shared_blocks};
 use futures::{StreamExt, stream};
@@ -27,6 +28,7 @@ use crate::lost::{Lost, full_name};
 use crate::moved::{self, Moved, Search};
 use crate::nodes::{self, Member};
 use crate::pods;
+use crate::proxy::Unread;
 use crate::rollout;
 use crate::snapshots;
 use crate::split;
@@ -112,6 +114,10 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
         );
         checks.push(Check::failed("claims", message));
     }
+    let unended = cluster.unended.borrow();
+    let told =
+        |(pod, why): (&String, &Unended)| Check::failed(format!("agent {pod}"), Unread::Unended(*why).to_string());
+    checks.extend(unended.iter().map(told));
     Ok(checks::report(&checks))
 }
 
@@ -145,10 +151,11 @@ async fn policies_in_force(cluster: &Cluster, account: &str) -> Result<(), Strin
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(cluster.client.clone());
     let parameters = ListParams::default().match_any().labels(&names::confines_agents(&cluster.driver));
-    let failed = || cluster.failed("looking for the agents' admission policies");
-    let policies = policies.list(&parameters).await.map_err(failed()).map_err(|failure| failure.to_string())?;
-    let bindings = bindings.list(&parameters).await.map_err(failed()).map_err(|failure| failure.to_string())?;
-    judge(account, &cluster.driver, &by_name(policies.items), &by_name(bindings.items))
+    let operation = "looking for the agents' admission policies";
+    let policies = cluster.list(operation, policies, parameters.clone(), Some).await;
+    let bindings = cluster.list(operation, bindings, parameters, Some).await;
+    let (policies, bindings) = (policies.map_err(|it| it.to_string())?, bindings.map_err(|it| it.to_string())?);
+    judge(account, &cluster.driver, &by_name(policies), &by_name(bindings))
 }
 
 async fn node(cluster: &Cluster, node: &str, member: &Member, search: &Search) -> Check {

@@ -103,5 +103,5 @@ async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
         Command::Completion | Command::Complete { .. } | Command::Man { .. } => return Ok(code),
     };
     report.print(format)?;
-    Ok(code)
+    Ok(if cluster.unended.borrow().is_empty() { code } else { ExitCode::FAILURE })
 }

@@ -42,10 +42,11 @@ pub struct Member {
 pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Failure> {
     let mut members = BTreeMap::<String, Member>::new();
     let csi_nodes: Api<CSINode> = Api::all(cluster.client.clone());
-    for object in csi_nodes.list(&ListParams::default()).await.map_err(cluster.failed("listing CSINodes"))?.items {
-        if object.spec.drivers.iter().any(|driver| driver.name == cluster.driver) {
-            members.entry(object.name_any()).or_default().registered = true;
-        }
+    let has_driver = |object: CSINode| {
+        object.spec.drivers.iter().any(|driver| driver.name == cluster.driver).then(|| object.name_any())
+    };
+    for node in cluster.list("listing CSINodes", csi_nodes, ListParams::default(), has_driver).await? {
+        members.entry(node).or_default().registered = true;
     }
     for (node, pod) in agents::pods(cluster).await? {
         let known = &mut members.entry(node).or_default().pod;

@@ -19,18 +19,18 @@ pub async fn by_claim(cluster: &Cluster, namespace: Option<&str>) -> Result<Opti
     };
     // What has ended uses nothing.
     let running = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
-    let list = match pods.list(&running).await {
-        Err(kube::Error::Api(status)) if status.code == 403 => return Ok(None),
-        list => list.map_err(cluster.failed("listing pods"))?,
-    };
     let mut by_claim = Pods::new();
-    for pod in list.items {
+    let note = |pod: Pod| {
         let namespace = pod.namespace().unwrap_or_default();
         for claim in claims(&pod) {
             by_claim.entry((namespace.clone(), claim)).or_default().push(pod.name_any());
         }
+        None::<()>
+    };
+    match cluster.list("listing pods", pods, running, note).await {
+        Err(failure) if failure.is_forbidden() => Ok(None),
+        list => list.map(|_| Some(by_claim)),
     }
-    Ok(Some(by_claim))
 }
 
 /// The names of the claims in a pod's volumes. The claim of a generic ephemeral volume is called after both.

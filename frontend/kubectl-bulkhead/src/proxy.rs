@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_model::api_error::error_text;
+use bulkhead_model::reading::Unended;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
@@ -29,6 +30,10 @@ pub enum Unread {
          set --share-owners (the chart's frontend.shareOwners)"
     )]
     NotShared,
+    #[error(
+        "{0}; nothing is concluded from a part of it: unless so much is there, its agent is not what it should be, so see its log, and delete its pod"
+    )]
+    Unended(Unended),
     #[error("its answer cannot be read: {0}")]
     Answer(BoxError),
     #[error("{}", error_text(.0))]

@@ -128,10 +128,9 @@ async fn give_up_snapshot(cluster: &Cluster, snapshot: &Snapshot) -> Result<(), 
 
 async fn delete_waiting_pods(cluster: &Cluster, namespace: &str, claim: &str) -> Result<Vec<String>, Failure> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let list =
-        pods.list(&ListParams::default()).await.map_err(cluster.failed(format!("listing pods in {namespace}")))?;
+    let list = cluster.list(&format!("listing pods in {namespace}"), pods.clone(), ListParams::default(), Some).await?;
     let mut by_hand = Vec::new();
-    for pod in list.items {
+    for pod in list {
         let Some(spec) = &pod.spec else { continue };
         let uses = spec
             .volumes

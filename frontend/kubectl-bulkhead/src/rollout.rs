@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, Failure};
 pub async fn daemon_sets(cluster: &Cluster) -> Result<Vec<DaemonSet>, Failure> {
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let parameters = ListParams::default().labels("app.kubernetes.io/name=bulkhead");
-    Ok(sets.list(&parameters).await.map_err(cluster.failed("listing DaemonSets"))?.items)
+    cluster.list("listing DaemonSets", sets, parameters, Some).await
 }
 
 /// Returns how far the agents of all groups together have got; and a check for each group that is empty, which the sum

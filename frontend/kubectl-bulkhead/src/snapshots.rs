@@ -100,13 +100,15 @@ impl Snapshot {
 /// list them.
 pub async fn all(cluster: &Cluster) -> Result<Option<Vec<Snapshot>>, Failure> {
     let contents: Api<VolumeSnapshotContent> = Api::all(cluster.client.clone());
-    let list = match contents.list(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => return Ok(None),
-        list => list.map_err(cluster.failed("listing VolumeSnapshotContents"))?,
-    };
     let place = cluster.place("")?;
-    let own = list.items.iter().filter(|content| content.spec.driver == cluster.driver);
-    let mut all: Vec<_> = own.map(|content| Snapshot::read(content, &place)).collect();
+    let own = |content: VolumeSnapshotContent| {
+        (content.spec.driver == cluster.driver).then(|| Snapshot::read(&content, &place))
+    };
+    let list = cluster.list("listing VolumeSnapshotContents", contents, ListParams::default(), own).await;
+    let mut all = match list {
+        Err(failure) if failure.is_forbidden() || failure.is_unknown() => return Ok(None),
+        list => list?,
+    };
     all.sort_by(|one, other| (&one.node, &one.of).cmp(&(&other.node, &other.of)));
     Ok(Some(all))
 }

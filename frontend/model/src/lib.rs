@@ -2,7 +2,8 @@
 //! volumes. Nothing here asks anybody, or uses what only Linux has.
 //!
 //! From top to bottom, each importing only from those below it: [`policies`], [`objects`], [`volumes`]; then what stands
-//! alone: [`exported`] and [`owner`], [`findings`], [`check`], [`exposition`], [`api_error`], [`quantity`], [`printable`].
+//! alone: [`exported`] and [`owner`], [`findings`], [`check`], [`exposition`], [`reading`], [`api_error`], [`quantity`],
+//! [`printable`].
 
 pub mod api_error;
 pub mod check;
@@ -14,4 +15,5 @@ pub mod owner;
 pub mod policies;
 pub mod printable;
 pub mod quantity;
+pub mod reading;
 pub mod volumes;

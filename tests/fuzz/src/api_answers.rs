@@ -8,8 +8,8 @@ use bulkhead_model::objects::reducer::{Reducer, Unreadable};
 use serde_json::{Map, Value};
 
 /// An answer about other objects in each place.
-const ANSWERS: [Fields; 5] =
-    [Fields::Claim, Fields::PersistentVolume, Fields::Content, Fields::Snapshot, Fields::Other];
+const ANSWERS: [Fields; 7] =
+    [Fields::Claim, Fields::PersistentVolume, Fields::Content, Fields::Snapshot, Fields::Pod, Fields::Node, Fields::Other];
 
 /// What is kept does not depend on the pieces, is never more than there was, and is what the table of fields says.
 pub fn run(input: &[u8]) {

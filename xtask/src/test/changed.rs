@@ -30,8 +30,8 @@ const ALL: &[&str] = &[];
 const HELPER: &[&str] = &["bulkhead-fuzz", "bulkhead-privhelper", "bulkhead-protocol", "xtask"];
 const FRONTEND: &[&str] = &["bulkhead-frontend", "bulkheadctl", "xtask"];
 const MODEL: &[&str] = &[
-    "bulkhead-console", "bulkhead-frontend", "bulkhead-fuzz", "bulkhead-model", "bulkheadctl", "kubectl-bulkhead",
-    "xtask",
+    "bulkhead-api", "bulkhead-console", "bulkhead-frontend", "bulkhead-fuzz", "bulkhead-model", "bulkheadctl",
+    "kubectl-bulkhead", "xtask",
 ];
 const XTASK: &[&str] = &["xtask", "bulkhead-vm-agent"];
 
@@ -65,6 +65,11 @@ const RULES: &[Rule] = &[
     rule("deploy/systemd/", ALL, &[Systemd, Node]),
     rule("deploy/udev/", ALL, &[Systemd]),
     rule("frontend/", FRONTEND, &[Unit, Host, Kubernetes]),
+    rule(
+        "frontend/api/",
+        &["bulkhead-api", "bulkhead-frontend", "bulkheadctl", "kubectl-bulkhead", "xtask"],
+        &[Unit, Kubernetes],
+    ),
     rule("frontend/bulkheadctl/", &["bulkheadctl", "xtask"], &[Unit, Host]),
     rule(
         "frontend/console/",

@@ -12,9 +12,9 @@ const VALUE: char = '\0';
 const UNIT_TESTS: &str = "\n#[cfg(test)]\nmod tests {";
 
 /// Where the sources of the shipped programs are.
-const SOURCES: [&str; 7] = [
-    "frontend/bulkheadctl/src", "frontend/console/src", "frontend/kubectl-bulkhead/src", "frontend/model/src",
-    "frontend/src", "privhelper/src", "protocol/src",
+const SOURCES: [&str; 8] = [
+    "frontend/api/src", "frontend/bulkheadctl/src", "frontend/console/src", "frontend/kubectl-bulkhead/src",
+    "frontend/model/src", "frontend/src", "privhelper/src", "protocol/src",
 ];
 
 /// Where the manifests of the admission policies are.

@@ -107,9 +107,9 @@ async fn wishes(
     if let Some(former) = &options.replace_from {
         // A node that still has the volumes still serves them.
         if facts.nodes.contains_key(former) {
-            let pods: BTreeMap<_, _> = agents::pods(cluster).await?.into_iter().collect();
-            let left = match pods.get(former) {
-                Some(pod) => pod.exported(&cluster.client).await.map_err(|why| why.to_string()),
+            let pods = agents::pods(cluster).await?.into_iter().filter(|(node, _)| node == former);
+            let left = match agents::exported(cluster, pods).await.remove(former) {
+                Some(left) => left.map_err(|why| why.to_string()),
                 None => Err("no agent's pod is there".to_owned()),
             };
             match left {

@@ -6,19 +6,16 @@ use bulkhead_model::exported::Exported;
 use bulkhead_model::objects::names::{BOUND, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
 use bulkhead_model::volumes::Place;
 use bulkhead_protocol::DriverName;
-use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use super::decision::{Claim, Facts};
-use crate::agents::{self, SIDE_BY_SIDE};
+use crate::agents;
 use crate::cluster::{Cluster, Failure};
+use crate::lost::full_name;
 use crate::options::Adopt;
-
-/// How many objects are listed at a time.
-const PAGE: u32 = 500;
 
 /// The volumes, each with its node, and why those of some nodes are unknown.
 pub async fn volumes(cluster: &Cluster, options: &Adopt) -> Result<(Vec<(String, Exported)>, Vec<String>), Failure> {
@@ -42,11 +39,8 @@ pub async fn volumes(cluster: &Cluster, options: &Adopt) -> Result<(Vec<(String,
             "no agent's pod was found on {whose}: where agents are services of the host, save the output of `bulkheadctl volume export` there, and read it with --from"
         ));
     }
-    let ask = |(node, pod): (String, agents::AgentPod)| async move { (node, pod.exported(&cluster.client).await) };
-    let mut answers: Vec<_> = stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await;
-    answers.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut volumes = Vec::new();
-    for (node, answer) in answers {
+    for (node, answer) in agents::exported(cluster, pods).await {
         match answer {
             Ok(found) => volumes.extend(found.into_iter().map(|volume| (node.clone(), volume))),
             Err(why) => notes.push(format!("what is on {node} is unknown: {why}")),
@@ -60,32 +54,25 @@ pub async fn facts(cluster: &Cluster, driver: &DriverName) -> Result<Facts, Fail
     let nodes = cluster.nodes().await?.into_iter();
     let nodes = nodes.map(|node| (node.clone(), Place::new(driver, &node).value().to_owned())).collect();
     let classes: Api<StorageClass> = Api::all(cluster.client.clone());
-    let classes = classes.list(&ListParams::default()).await.map_err(cluster.failed("listing storage classes"))?;
-    let classes = classes.items.iter().filter(|class| class.provisioner == cluster.driver);
+    let own = |class: StorageClass| (class.provisioner == cluster.driver).then(|| class.name_any());
+    let classes = cluster.list("listing StorageClasses", classes, ListParams::default(), own).await?;
     let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
-    let objects = objects.list_metadata(&ListParams::default()).await;
-    let objects = objects.map_err(cluster.failed("listing PersistentVolumes"))?;
+    let name = |object: PersistentVolume| object.metadata.name;
+    let names = cluster.list("listing PersistentVolumes", objects, ListParams::default(), name).await?;
     Ok(Facts {
         nodes,
         objects: cluster.volumes().await?,
-        names: objects.items.iter().map(ResourceExt::name_any).collect(),
+        names: names.into_iter().collect(),
         claims: claims(cluster).await?,
-        classes: classes.map(ResourceExt::name_any).collect(),
+        classes: classes.into_iter().collect(),
     })
 }
 
 /// All claims, by `NAMESPACE/NAME`.
 pub async fn claims(cluster: &Cluster) -> Result<BTreeMap<String, Claim>, Failure> {
     let api: Api<PersistentVolumeClaim> = Api::all(cluster.client.clone());
-    let (mut claims, mut parameters) = (BTreeMap::new(), ListParams::default().limit(PAGE));
-    loop {
-        let page = api.list(&parameters).await.map_err(cluster.failed("listing claims"))?;
-        claims.extend(page.items.iter().map(|found| (crate::lost::full_name(found), claim(found, &cluster.driver))));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => parameters.continue_token = Some(token),
-            None => return Ok(claims),
-        }
-    }
+    let named = |found: PersistentVolumeClaim| Some((full_name(&found), claim(&found, &cluster.driver)));
+    Ok(cluster.list("listing claims", api, ListParams::default(), named).await?.into_iter().collect())
 }
 
 fn claim(found: &PersistentVolumeClaim, driver: &str) -> Claim {

@@ -19,6 +19,10 @@ pub enum Fields {
     Content,
     /// A VolumeSnapshot.
     Snapshot,
+    /// A pod, or a list of them.
+    Pod,
+    /// A node, or a list of them.
+    Node,
     /// An object of which everything is read, a list of them, or what a watch reports about one.
     Other,
     /// Everything.
@@ -45,8 +49,8 @@ pub enum Fields {
     ClaimStatus,
     /// Which attributes its volume is to have, and how far that is.
     ClaimModification,
-    /// Its conditions.
-    ClaimConditions,
+    /// The conditions of an object.
+    Conditions,
     /// The metadata of a PersistentVolume.
     VolumeMetadata,
     /// Its annotations.
@@ -79,6 +83,36 @@ pub enum Fields {
     SnapshotSource,
     /// What the snapshot controller says about it.
     SnapshotStatus,
+    /// The metadata of a pod.
+    PodMetadata,
+    /// To what it belongs.
+    PodOwners,
+    /// What it is.
+    PodSpec,
+    /// Its containers.
+    PodContainers,
+    /// The ports of one.
+    PodPorts,
+    /// Its volumes.
+    PodVolumes,
+    /// The claim of one.
+    PodClaim,
+    /// What the kubelet says about it.
+    PodStatus,
+    /// What the kubelet says about its containers.
+    PodContainerStatuses,
+    /// The state of one.
+    PodContainerState,
+    /// Why it does not run.
+    PodContainerEnd,
+    /// The metadata of a node.
+    NodeMetadata,
+    /// Its labels.
+    NodeLabels,
+    /// What the kubelet says about it.
+    NodeStatus,
+    /// The programs on it.
+    NodeInfo,
     /// The metadata of any other object.
     OtherMetadata,
 }
@@ -91,6 +125,8 @@ impl Fields {
             "persistentvolumes" => Self::PersistentVolume,
             "volumesnapshotcontents" => Self::Content,
             "volumesnapshots" => Self::Snapshot,
+            "pods" => Self::Pod,
+            "nodes" => Self::Node,
             _ => Self::Other,
         }
     }
@@ -100,14 +136,23 @@ impl Fields {
         match (self, key) {
             (Self::All, _) => Some(Self::All),
             (
-                Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot | Self::Other,
+                Self::Claim
+                | Self::PersistentVolume
+                | Self::Content
+                | Self::Snapshot
+                | Self::Pod
+                | Self::Node
+                | Self::Other,
                 "items" | "object",
             ) => Some(self),
             (
-                Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot,
+                Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot | Self::Pod | Self::Node,
                 "apiVersion" | "kind" | "type" | "code" | "reason" | "message",
             ) => Some(Self::All),
-            (Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot, "details") => Some(Self::Refusal),
+            (
+                Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot | Self::Pod | Self::Node,
+                "details",
+            ) => Some(Self::Refusal),
             (Self::Refusal, "retryAfterSeconds") => Some(Self::Short),
             (Self::Claim, "metadata") => Some(Self::ClaimMetadata),
             (Self::Claim, "spec") => Some(Self::ClaimSpec),
@@ -147,14 +192,14 @@ impl Fields {
             (Self::ClaimStatus, "currentVolumeAttributesClassName") => Some(Self::Short),
             (Self::ClaimStatus, "modifyVolumeStatus") => Some(Self::ClaimModification),
             (Self::ClaimModification, "status" | "targetVolumeAttributesClassName") => Some(Self::Short),
-            (Self::ClaimStatus, "conditions") => Some(Self::ClaimConditions),
-            (Self::ClaimConditions, "type" | "status") => Some(Self::Short),
+            (Self::ClaimStatus | Self::PodStatus | Self::NodeStatus, "conditions") => Some(Self::Conditions),
+            (Self::Conditions, "type" | "status") => Some(Self::Short),
             (Self::ClaimStatus, "capacity" | "allocatedResources" | "allocatedResourceStatuses") => Some(Self::Storage),
 
             (Self::VolumeSpec, "claimRef") => Some(Self::Reference),
             (Self::VolumeSpec, "csi") => Some(Self::VolumeSource),
             (Self::VolumeSource, "driver" | "volumeHandle" | "fsType") => Some(Self::Short),
-            (Self::VolumeSpec, "accessModes" | "mountOptions") => Some(Self::Short),
+            (Self::VolumeSpec, "accessModes" | "mountOptions" | "volumeMode") => Some(Self::Short),
             (Self::VolumeSpec, "storageClassName" | "volumeAttributesClassName") => Some(Self::Short),
             (Self::VolumeSpec, "capacity") => Some(Self::Storage),
             // A part of it would say something else.
@@ -199,6 +244,39 @@ impl Fields {
             (Self::Snapshot, "status") => Some(Self::SnapshotStatus),
             (Self::SnapshotStatus, "boundVolumeSnapshotContentName" | "readyToUse") => Some(Self::Short),
             (Self::SnapshotStatus, "error") => Some(Self::ContentError),
+
+            (Self::Pod, "metadata") => Some(Self::PodMetadata),
+            (Self::Pod, "spec") => Some(Self::PodSpec),
+            (Self::Pod, "status") => Some(Self::PodStatus),
+            (Self::PodMetadata, "name" | "namespace" | "uid") => Some(Self::Short),
+            (Self::PodMetadata | Self::NodeMetadata, "continue") => Some(Self::All),
+            (Self::PodMetadata, "ownerReferences") => Some(Self::PodOwners),
+            (Self::PodOwners, "controller") => Some(Self::Short),
+            (Self::PodSpec, "nodeName") => Some(Self::Short),
+            (Self::PodSpec, "containers") => Some(Self::PodContainers),
+            (Self::PodContainers, "ports") => Some(Self::PodPorts),
+            (Self::PodPorts, "name" | "containerPort") => Some(Self::Short),
+            (Self::PodSpec, "volumes") => Some(Self::PodVolumes),
+            (Self::PodVolumes, "name") => Some(Self::Short),
+            (Self::PodVolumes, "persistentVolumeClaim") => Some(Self::PodClaim),
+            (Self::PodVolumes, "ephemeral") => Some(Self::Presence),
+            (Self::PodClaim, "claimName") => Some(Self::Short),
+            (Self::PodStatus, "containerStatuses" | "initContainerStatuses") => Some(Self::PodContainerStatuses),
+            (Self::PodContainerStatuses, "name") => Some(Self::Short),
+            (Self::PodContainerStatuses, "state" | "lastState") => Some(Self::PodContainerState),
+            (Self::PodContainerState, "terminated" | "waiting") => Some(Self::PodContainerEnd),
+            (Self::PodContainerEnd, "reason") => Some(Self::Short),
+            // The kubelet keeps 4 KiB of it.
+            (Self::PodContainerEnd, "message") => Some(Self::All),
+
+            (Self::Node, "metadata") => Some(Self::NodeMetadata),
+            (Self::Node, "status") => Some(Self::NodeStatus),
+            (Self::NodeMetadata, "name") => Some(Self::Short),
+            (Self::NodeMetadata, "labels") => Some(Self::NodeLabels),
+            // That of the driver's nodes begins with its name.
+            (Self::NodeLabels, key) if key.ends_with("/node") => Some(Self::Short),
+            (Self::NodeStatus, "nodeInfo") => Some(Self::NodeInfo),
+            (Self::NodeInfo, "kernelVersion") => Some(Self::Short),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@
 
 use std::time::Instant;
 
+use bulkhead_api::path::subject;
 use futures::StreamExt;
 use http::{Method, Request};
 use http_body_util::{BodyStream, StreamBody};
@@ -81,14 +82,9 @@ pub(super) fn verb(request: &Request<Body>) -> &'static str {
     }
 }
 
-/// The objects that a request to `path` is about: `/api/VERSION/` or `/apis/GROUP/VERSION/`, then `namespaces/NAME/` if
-/// they are in one, and then their name in the API.
+/// The objects that a request to `path` is about.
 pub(super) fn resource(path: &str) -> &'static str {
-    let mut parts = path.split('/').skip(if path.starts_with("/apis/") { 4 } else { 3 });
-    let named = match parts.next() {
-        Some("namespaces") => parts.nth(1),
-        other => other,
-    };
+    let (named, _) = subject(path);
     RESOURCES.into_iter().find(|resource| Some(*resource) == named).unwrap_or("other")
 }
 

@@ -1,9 +1,11 @@
 //! Talking to the API server, whatever the subject. Nothing here knows about claims, volumes or capacity.
 //!
 //! From top to bottom, each importing only from those below it: [`server`], what is [`between`] it and the client
-//! ([`projection`], [`rewound`], [`silence`], [`retry_after`], [`instrument`], [`pace`]), [`credential`] ([`own_token`],
+//! ([`Projection`], [`rewound`], [`silence`], [`retry_after`], [`instrument`], [`pace`]), [`credential`] ([`own_token`],
 //! [`token`], [`transport`]), [`events`], [`node_identity`], [`csi_node`], [`watch`], [`first_lists`], [`pages`], [`backoff`],
 //! [`request`], [`failure`].
+//!
+//! [`Projection`]: bulkhead_api::projection::Projection
 
 pub mod backoff;
 mod between;
@@ -17,7 +19,6 @@ pub mod node_identity;
 pub mod own_token;
 pub mod pace;
 pub mod pages;
-mod projection;
 pub mod request;
 mod retry_after;
 mod rewound;

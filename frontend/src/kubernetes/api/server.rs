@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
 
+use bulkhead_api::projection::Projection;
 use http::Uri;
 use http::uri::Scheme;
 use kube::client::ClientBuilder;
@@ -18,7 +19,6 @@ use super::credential::Credential;
 use super::instrument::Observe;
 use super::own_token::OwnToken;
 use super::pace::Pace;
-use super::projection::Projection;
 use super::rewound::Rewound;
 use super::transport::transport;
 use super::{retry_after, silence};
@@ -138,7 +138,7 @@ impl ApiServer {
             None => transport,
         };
         let builder = ClientBuilder::new(transport, namespace.clone())
-            .with_layer(&BetweenLayer(Projection))
+            .with_layer(&Projection)
             .with_layer(&BetweenLayer(Rewound::default()))
             .with_layer(&MapFutureLayer::new(silence::in_time))
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
