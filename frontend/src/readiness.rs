@@ -35,6 +35,8 @@ pub enum Part {
     Classes,
     /// The PersistentVolumes are watched.
     PersistentVolumes,
+    /// No other agent works on the node. It is declared once one does.
+    Alone,
 }
 
 impl Part {
@@ -60,6 +62,7 @@ impl Part {
             Self::Claims => "watch-persistentvolumeclaims",
             Self::Classes => "watch-storageclasses",
             Self::PersistentVolumes => "watch-persistentvolumes",
+            Self::Alone => "only-agent",
         }
     }
 }

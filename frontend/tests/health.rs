@@ -268,6 +268,47 @@ async fn what_an_earlier_agent_has_reported_is_over_for_this_one() {
     until("the Lease", || written().last().is_some_and(|text| text == r#"{"default":["quotas_off"]}"#)).await;
 }
 
+#[tokio::test]
+async fn an_agent_takes_the_lease_over_at_once_and_notices_one_that_takes_it_back() {
+    let said = Arc::new(Mutex::new(Said::default()));
+    let helper = helper(&said);
+    // What is answered to the writes, in their order: the other agent has written it after the first.
+    let written = |version: &str| (200, json!({ "metadata": { "name": "node-1", "resourceVersion": version } }));
+    let conflict = (409, mock_api::agent::status(409, "Conflict", 0));
+    let mut answers = vec![written("9"), conflict, written("7")];
+    let api = MockApi::start(helper.directory(), Vec::new(), move |method: &Method, path: &str| {
+        if !path.ends_with("/leases/node-1") {
+            return None;
+        }
+        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        let spec = json!({ "holderIdentity": "node-1_2026-01-01T00:00:00Z", "renewTime": now });
+        let lease = (200, json!({ "metadata": { "name": "node-1" }, "spec": spec }));
+        let (code, answer) = if *method == Method::GET { lease } else { answers.pop().unwrap_or(written("10")) };
+        Some(mock_api::Fault::Refuse(code, answer))
+    })
+    .await;
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    start_agent(&api, &volumes);
+    let leases = || api.seen(&Method::PATCH, "/leases/node-1");
+    let alone = |ready: u8| METRICS.text().contains(&format!("bulkhead_ready{{part=\"only-agent\"}} {ready}"));
+    until("the Lease", || !leases().is_empty()).await;
+    assert!(!alone(0), "the one before may have ended");
+    // Something to write.
+    said.lock().unwrap().conditions = vec![Condition::QuotasOff];
+    tokio::spawn(async move { volumes.watch_health().await });
+    until("the other agent", || alone(0)).await;
+    until("the Lease", || leases().len() >= 3).await;
+    let versions: Vec<_> = leases().iter().map(|lease| lease.body["metadata"]["resourceVersion"].clone()).collect();
+    assert_eq!(versions[..3], [Value::Null, json!("7"), Value::Null]);
+    let holders: Vec<_> = leases().iter().map(|lease| lease.body["spec"]["holderIdentity"].clone()).collect();
+    assert!(holders[0].as_str().unwrap().starts_with("node-1_") && holders.iter().all(|other| *other == holders[0]));
+    // It is said in the Lease as well, in which a write that is no conflict finds nobody else.
+    let told =
+        |lease: &mock_api::Seen| lease.body["metadata"]["annotations"]["bulkhead.csi.local/not-ready"].to_string();
+    until("what the Lease says", || leases().iter().any(|lease| told(lease).contains("works on this node too"))).await;
+    until("the end", || alone(1)).await;
+}
+
 async fn stats(plugin: &Plugin) -> Result<NodeGetVolumeStatsResponse, Code> {
     let (volume_id, volume_path) = (VOLUME.to_owned(), MOUNT.to_owned());
     let request = NodeGetVolumeStatsRequest { volume_id, volume_path, ..NodeGetVolumeStatsRequest::default() };

@@ -1,6 +1,7 @@
 //! The node's Lease: written anew every minute while the agent works, so that everybody can see whether it does, wherever
 //! it runs; and what of it does not, which for an agent on a host nobody else could say. It also holds what was reported
-//! about pools, so that the next agent can say that it is over.
+//! about pools, so that the next agent can say that it is over. Whoever writes it says who it is: two agents of one node
+//! notice each other.
 
 use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
@@ -27,7 +28,7 @@ use super::api::pages::list;
 use super::api::request::request;
 use super::capacity::reporter::CapacityReporter;
 use super::context::Context;
-use crate::readiness::{LONGEST_REASON, Readiness};
+use crate::readiness::{LONGEST_REASON, Part, Readiness};
 use crate::volumes::Health;
 
 /// How long it is not written again, whatever changes, and how often it is looked whether something does.
@@ -120,12 +121,16 @@ pub async fn first(context: &Context) -> Result<Option<String>, Failure> {
 
 /// Writes the Lease for as long as it is polled.
 pub async fn run(context: &Context, record: &Record, capacity: &CapacityReporter, readiness: &Readiness) {
-    let mut told = false;
+    let (mut told, holder) = (false, holder(&context.agent.node.name, Timestamp::now()));
+    // The Lease's version since this agent has written it. It takes over at once what an earlier one has left.
+    let mut version = None;
+    note_other(readiness, None);
     loop {
         let missing = missing(context, readiness).await;
-        let written = write(context, record, capacity.owner(), &missing).await;
+        let lease = describe(context, record, capacity.owner(), &missing, &holder);
+        let written = renew(context, lease, version.take(), readiness).await;
         let pause = match &written {
-            Ok(()) => PERIOD,
+            Ok(_) => PERIOD,
             Err(failure) => failure.retry_after().unwrap_or(RETRY),
         };
         if let (Err(failure), false) = (&written, told) {
@@ -134,7 +139,10 @@ pub async fn run(context: &Context, record: &Record, capacity: &CapacityReporter
         told = written.is_err();
         // It is written at once when something has changed, unless the server asks for rest.
         match written {
-            Ok(()) => drop(timeout(pause + jitter(PERIOD / 6), changed(context, record, readiness, &missing)).await),
+            Ok(written) => {
+                version = written;
+                drop(timeout(pause + jitter(PERIOD / 6), changed(context, record, readiness, &missing)).await);
+            }
             Err(_) => sleep(pause + jitter(RETRY)).await,
         }
     }
@@ -159,13 +167,62 @@ async fn missing(context: &Context, readiness: &Readiness) -> String {
     missing
 }
 
-async fn write(context: &Context, record: &Record, uid: Option<String>, missing: &str) -> Result<(), Failure> {
-    let patch = Patch::Apply(describe(context, record, uid, missing));
-    let (leases, parameters) = (api(context), PatchParams::apply(context.agent.driver.as_str()).force());
-    request("writing the agent's Lease", leases.patch(&context.agent.node.name, &parameters, &patch)).await.map(drop)
+/// Writes the Lease, and returns its version then. Whoever has written it since `version` is looked at.
+async fn renew(
+    context: &Context,
+    mut lease: Lease,
+    version: Option<String>,
+    readiness: &Readiness,
+) -> Result<Option<String>, Failure> {
+    if version.is_some() {
+        lease.metadata.resource_version = version;
+        match write(context, &lease).await {
+            Err(failure) if failure.is_conflict() => {}
+            written => {
+                note_other(readiness, None);
+                return written;
+            }
+        }
+        let found = request("reading the agent's Lease", api(context).get_opt(&context.agent.node.name)).await?;
+        note_other(readiness, found.as_ref().and_then(|found| other(found, &lease)));
+        lease.metadata.resource_version = None;
+    }
+    write(context, &lease).await
 }
 
-fn describe(context: &Context, record: &Record, uid: Option<String>, missing: &str) -> Lease {
+async fn write(context: &Context, lease: &Lease) -> Result<Option<String>, Failure> {
+    let (leases, parameters) = (api(context), PatchParams::apply(context.agent.driver.as_str()).force());
+    let patch = Patch::Apply(lease);
+    let written = leases.patch(&context.agent.node.name, &parameters, &patch);
+    Ok(request("writing the agent's Lease", written).await?.metadata.resource_version)
+}
+
+/// What an agent is called that began to work at this moment.
+fn holder(node: &str, begun: Timestamp) -> String {
+    format!("{node}_{begun}")
+}
+
+/// Who else than the agent of `own` keeps the Lease that was found.
+fn other<'f>(found: &'f Lease, own: &Lease) -> Option<&'f str> {
+    let (found, own) = (found.spec.as_ref()?, own.spec.as_ref()?);
+    let (renewed, now) = (&found.renew_time.as_ref()?.0, &own.renew_time.as_ref()?.0);
+    let is_alive = now.duration_since(*renewed).unsigned_abs() < OVERDUE;
+    found.holder_identity.as_deref().filter(|_| is_alive && found.holder_identity != own.holder_identity)
+}
+
+/// Says whether another agent works on this node.
+fn note_other(readiness: &Readiness, other: Option<&str>) {
+    match other {
+        Some(other) => readiness.not_ready(
+            Part::Alone,
+            format!("another agent, {other}, works on this node too: run one on a node, as a pod or as a service of the host"),
+        ),
+        None if readiness.is_waiting(Part::Alone) => readiness.ready(Part::Alone),
+        None => {}
+    }
+}
+
+fn describe(context: &Context, record: &Record, uid: Option<String>, missing: &str, holder: &str) -> Lease {
     let labels = [(DRIVER_LABEL, context.agent.driver.as_str()), (MANAGED_BY_LABEL, MANAGED_BY)];
     let mut labels: BTreeMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     labels.extend(context.agent.place.segments());
@@ -183,7 +240,7 @@ fn describe(context: &Context, record: &Record, uid: Option<String>, missing: &s
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {
-            holder_identity: Some(context.agent.node.name.clone()),
+            holder_identity: Some(holder.to_owned()),
             lease_duration_seconds: i32::try_from(OVERDUE.as_secs()).ok(),
             renew_time: Some(MicroTime(Timestamp::now())),
             ..LeaseSpec::default()
@@ -197,6 +254,8 @@ fn api(context: &Context) -> Api<Lease> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::SignedDuration;
+
     use super::*;
 
     #[test]
@@ -205,5 +264,20 @@ mod tests {
         let record = Record::default();
         record.set(reported.clone());
         assert_eq!(lease::reported(Some(&record.text())), reported);
+    }
+
+    #[test]
+    fn only_another_agent_that_is_alive_is_another() {
+        let now = Timestamp::now();
+        let lease = |holder: &str, seconds: i64| {
+            let renew_time = Some(MicroTime(now.checked_sub(SignedDuration::from_secs(seconds)).unwrap()));
+            let spec = LeaseSpec { holder_identity: Some(holder.to_owned()), renew_time, ..LeaseSpec::default() };
+            Lease { spec: Some(spec), ..Lease::default() }
+        };
+        let own = lease(&holder("a", now), 0);
+        assert_eq!(other(&lease("a_2026-11-29T10:00:00Z", 30), &own), Some("a_2026-11-29T10:00:00Z"));
+        assert_eq!(other(&own, &own), None, "somebody else has changed something else");
+        assert_eq!(other(&lease("a_2026-11-29T10:00:00Z", 600), &own), None, "it has ended");
+        assert_eq!(other(&Lease::default(), &own), None, "it was not written by an agent");
     }
 }
