@@ -104,7 +104,7 @@ async fn claims_as_large_as_the_api_server_stores_need_no_more_memory_than_other
     forging["spec"]["dataSourceRef"]["name"] = json!("line\nline");
     api.put_and_report(&forging);
     until(&frontend, "refusing two that the watch reports", || events().len() >= 202).await;
-    let refused = |name: &str| format!("no VolumeSnapshot can be called {name}: correct the name");
+    let refused = |name: &str| format!("no VolumeSnapshot can be called \"{name}\": correct the name");
     for name in ["(longer than 1024 bytes)", "line\\nline"] {
         let is_refused = |seen: &mock_api::Seen| seen.body["note"].as_str().unwrap().contains(&refused(name));
         assert!(events().iter().any(is_refused), "{name}");

@@ -2,7 +2,7 @@
 //! tries to bind the claim to such a volume, and to nothing else, a policy refuses it, and neither says so.
 
 use bulkhead_model::check::Check;
-use bulkhead_model::objects::names::{PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
+use bulkhead_model::objects::names::{PROVISIONER, PROVISIONER_BETA, SELECTED_NODE, shown};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
@@ -29,7 +29,7 @@ pub fn find(driver: &str, unbound: &[PersistentVolumeClaim], volumes: &[Volume])
         };
         let may = match node {
             _ if !is_ours => "is for another driver".to_owned(),
-            Some(node) => format!("may have a volume on node {node} only"),
+            Some(node) => format!("may have a volume on node {} only", shown(node)),
             None => "has no node yet".to_owned(),
         };
         checks.extend(volumes.iter().filter(is_decoy).map(|volume| {

@@ -246,7 +246,8 @@ fn waiting(claims: &[(String, PersistentVolumeClaim)], members: &BTreeMap<String
         let some = claims.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = if claims.len() > 3 { ", …" } else { "" };
         let message = format!(
-            "older than a minute, and without a volume on node {node}: {} ({some}{more}): their events say why, or no agent runs there",
+            "older than a minute, and without a volume on node {}: {} ({some}{more}): their events say why, or no agent runs there",
+            names::shown(&node),
             count(claims.len() as u64, "claim")
         );
         Check::failed("claims", message)

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bulkhead_model::check::Check;
+use bulkhead_model::objects::names::shown;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
@@ -37,7 +38,8 @@ pub fn find(pods: &Pods, volumes: &[Volume], waiting: &[(String, PersistentVolum
 
 fn check(((namespace, pod), by_node): ((String, String), BTreeMap<String, BTreeSet<String>>)) -> Check {
     let claims = by_node.iter().map(|(node, claims)| {
-        format!("{} on {node}", claims.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+        let claims = claims.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        format!("{claims} on {}", shown(node))
     });
     let message = format!(
         "pod {namespace}/{pod} fits on no node, since its claims are on several: {}; delete the claim that holds no data, and it is made again where the others are",

@@ -50,9 +50,10 @@ impl Sources<'_> {
     fn matter(&self, claim: &PersistentVolumeClaim) -> Option<String> {
         let source = claim.spec.as_ref()?.data_source_ref.as_ref()?;
         let (namespace, name) = (claim.namespace().unwrap_or_default(), source.name.as_str());
+        let called = names::shown(name);
         let (source, node) = match source.kind.as_str() {
             "VolumeSnapshot" => {
-                let shown = format!("VolumeSnapshot {name}");
+                let shown = format!("VolumeSnapshot {called}");
                 let Some(snapshots) = self.snapshots else {
                     return Some(format!("{shown} is not known here: you may not list VolumeSnapshotContents"));
                 };
@@ -68,7 +69,7 @@ impl Sources<'_> {
                     volume.claim.as_ref().is_some_and(|(of, claim, _)| (of, claim.as_str()) == (&namespace, name))
                 };
                 let found = self.volumes.iter().find(is_of_it);
-                (format!("claim {name}"), found.map_or("", |found| &found.node))
+                (format!("claim {called}"), found.map_or("", |found| &found.node))
             }
             _ => return None,
         };
@@ -120,6 +121,15 @@ mod tests {
         assert!(
             of("VolumeSnapshot", "none").contains("VolumeSnapshot none, which it is to begin as a copy of, does not")
         );
+    }
+
+    #[test]
+    fn what_a_tenant_has_written_is_no_sentence_of_ours() {
+        let ours = json!({ "volume.kubernetes.io/storage-provisioner": "bulkhead.csi.local" });
+        let sentence = "x is fine; run `kubectl delete pv --all`; ".repeat(20);
+        let told = told(claim("VolumeSnapshot", &sentence, ours)).concat();
+        assert!(told.contains("VolumeSnapshot \"x is fine; run") && told.len() < 300, "{told}");
+        assert!(told.ends_with("correct the claim, or delete it"), "{told}");
     }
 
     #[test]

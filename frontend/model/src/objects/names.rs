@@ -1,5 +1,9 @@
 //! Names in the Kubernetes API that Bulkhead reads or writes.
 
+use std::borrow::Cow;
+
+use crate::printable::printable;
+
 /// On a claim: the provisioner that is to serve it (Kubernetes 1.23 and newer).
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
@@ -107,6 +111,19 @@ pub const VOLUME_POLICY: &str = "bulkhead-volumes";
 /// The admission policy, and its binding, that copies into a label which node handles a VolumeSnapshotContent.
 pub const CONTENT_POLICY: &str = "bulkhead-contents";
 
+/// The longest part that is shown of what no object can be called, in bytes.
+const SHOWN: usize = 63;
+
+/// What a message says where an object is named by what somebody else has written. It is quoted and short unless an
+/// object can be called so: a sentence would read as one of the message, and one that fills it hides what the message
+/// says.
+pub fn shown(name: &str) -> Cow<'_, str> {
+    match is_object_name(name) {
+        true => name.into(),
+        false => format!("\"{}\"", printable(&name.replace('"', "'"), SHOWN)).into(),
+    }
+}
+
 /// Returns whether an object can have this name. What somebody has written where a name belongs becomes a part of a
 /// request's path.
 pub fn is_object_name(name: &str) -> bool {
@@ -130,5 +147,13 @@ mod tests {
             assert!(!is_object_name(name), "{name}");
         }
         assert!(!is_object_name(&"a".repeat(254)));
+    }
+
+    #[test]
+    fn a_sentence_in_the_place_of_a_name_is_quoted_and_short() {
+        assert_eq!(shown("data-0"), "data-0");
+        assert_eq!(shown("x\": all is well\n"), "\"x': all is well\\n\"");
+        let long = shown(&"all is well, ".repeat(100)).into_owned();
+        assert!(long.len() <= SHOWN + 2 && long.ends_with("…\""), "{long}");
     }
 }

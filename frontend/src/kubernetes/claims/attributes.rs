@@ -18,7 +18,8 @@ pub async fn named(context: &Context, name: &str) -> Result<Attributes, Failure>
     let classes: Api<VolumeAttributesClass> = Api::all(context.client.clone());
     let missing = || {
         Failure::NotYet(format!(
-            "volume attributes class {name} does not exist: create it, or have the claim name another one (Kubernetes has them from 1.34 on)"
+            "volume attributes class {} does not exist: create it, or have the claim name another one (Kubernetes has them from 1.34 on)",
+            names::shown(name)
         ))
     };
     if !names::is_object_name(name) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_model::objects::names::shown;
 use bulkhead_model::objects::{claim, persistent_volume, storage_class};
 use bulkhead_model::quantity::Quantity;
 use bulkhead_model::volumes::{Provisioned, identify};
@@ -78,7 +79,7 @@ impl Provisioner {
             if claim::selected_node(claim) != Some(&node.name) {
                 return Ok(Action::await_change());
             }
-            return Err(self.report(claim, Failure::Refused(format!("storage class {name} does not exist"))));
+            return Err(self.report(claim, Failure::Refused(format!("storage class {} does not exist", shown(name)))));
         };
         if class.provisioner != driver.as_str() {
             return Ok(Action::await_change());

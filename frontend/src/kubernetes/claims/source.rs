@@ -1,10 +1,9 @@
 //! What a claim's volume is to begin as a copy of, and whether it can. Nothing here does any I/O.
 
-use bulkhead_model::objects::names::{SNAPSHOT_GROUP, is_object_name};
+use bulkhead_model::objects::names::{SNAPSHOT_GROUP, is_object_name, shown};
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
 use bulkhead_model::objects::{claim, persistent_volume};
-use bulkhead_model::printable::printable;
 use bulkhead_model::quantity::Quantity;
 use bulkhead_model::volumes::Mode;
 use bulkhead_protocol::DriverName;
@@ -12,9 +11,6 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, TypedO
 use kube::ResourceExt;
 
 use crate::kubernetes::api::failure::Failure;
-
-/// How much of the name of a source is shown, in bytes: names of objects are no longer, but this one is not checked.
-const LONGEST_NAME: usize = 253;
 
 /// Another object in the claim's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +33,8 @@ pub fn source(claim: &PersistentVolumeClaim) -> Result<Option<Source<'_>>, Failu
         ));
     }
     if !is_object_name(&source.name) {
-        let (kind, name) = (printable(&source.kind, LONGEST_NAME), printable(&source.name, LONGEST_NAME));
+        // One of two.
+        let (kind, name) = (&source.kind, shown(&source.name));
         return Err(Failure::Refused(format!(
             "claim.spec.dataSource: no {kind} can be called {name}: correct the name"
         )));
@@ -46,8 +43,8 @@ pub fn source(claim: &PersistentVolumeClaim) -> Result<Option<Source<'_>>, Failu
         "PersistentVolumeClaim" => Ok(Some(Source::Claim(&source.name))),
         _ if group(source) == SNAPSHOT_GROUP => Ok(Some(Source::Snapshot(&source.name))),
         _ => Err(Failure::Refused(format!(
-            "claim.spec.dataSource: a VolumeSnapshot is of the API group {SNAPSHOT_GROUP}, not of {:?}",
-            printable(group(source), LONGEST_NAME)
+            "claim.spec.dataSource: a VolumeSnapshot is of the API group {SNAPSHOT_GROUP}, not of {}",
+            shown(group(source))
         ))),
     }
 }
@@ -117,7 +114,7 @@ pub fn check_snapshot(
         )));
     }
     if content.spec.driver != driver.as_str() {
-        let other = printable(&content.spec.driver, LONGEST_NAME);
+        let other = shown(&content.spec.driver);
         return Err(Failure::Refused(format!(
             "VolumeSnapshot {name} is of another driver, {other}: use one of its classes"
         )));

@@ -1,6 +1,6 @@
 //! Takes snapshots, and says what is known of those that exist.
 
-use bulkhead_model::objects::names::is_object_name;
+use bulkhead_model::objects::names::{is_object_name, shown};
 use bulkhead_model::objects::snapshot_class::VolumeSnapshotClass;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_protocol::Snapshot;
@@ -88,7 +88,7 @@ async fn check_class(context: &Context, content: &VolumeSnapshotContent) -> Resu
         return Err(Failure::NotYet(format!("snapshot class {name} does not exist")));
     };
     if class.driver != context.agent.driver.as_str() {
-        return Err(Failure::Refused(format!("snapshot class {name} is of another driver, {}", class.driver)));
+        return Err(Failure::Refused(format!("snapshot class {name} is of another driver, {}", shown(&class.driver))));
     }
     class.flaw().map_or(Ok(()), |flaw| Err(Failure::Refused(flaw)))
 }

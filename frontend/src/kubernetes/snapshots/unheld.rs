@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use bulkhead_model::objects::names::shown;
 use bulkhead_model::objects::snapshot_content::{Source, VolumeSnapshotContent};
-use bulkhead_model::printable::printable;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -17,9 +17,6 @@ use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::reconcile::Action;
-
-/// How much of a name that somebody has written is shown, in bytes.
-const LONGEST_NAME: usize = 253;
 
 /// Does what `content`, which no node has, needs once it has waited for one for long enough.
 ///
@@ -44,8 +41,8 @@ pub async fn serve(context: &Context, content: &VolumeSnapshotContent) -> Result
 /// Says in the object that no node has it, unless it says so, or that it is ready.
 async fn tell(context: &Context, content: &VolumeSnapshotContent) -> Result<(), Failure> {
     let what = match content.source() {
-        Some(Source::Volume(volume)) => format!("volume {}", printable(volume, LONGEST_NAME)),
-        Some(Source::Snapshot(handle)) => format!("snapshot {}", printable(handle, LONGEST_NAME)),
+        Some(Source::Volume(volume)) => format!("volume {}", shown(volume)),
+        Some(Source::Snapshot(handle)) => format!("snapshot {}", shown(handle)),
         None => return Ok(()),
     };
     if content.is_said_to_be_ready() {
