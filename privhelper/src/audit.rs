@@ -1,11 +1,15 @@
-//! Every request that may change something, or fails, writes one log line that begins with `audit`: what, with which
+//! Every request that may change something, or fails (to read a pool: for another reason than before), writes one log
+//! line that begins with `audit`: what, with which
 //! fields, for which call of whom, how it ended and how long it took. A frontend reads all the time, which would hide
 //! what it does. What is short and plain comes first; an error message and a target, which may be long and hold
 //! anything, come last, so that the log can cut them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{CallId, Error, Request};
+use bulkhead_protocol::{CallId, Error, ErrorKind, PoolName, Request, Text};
 
 use crate::log::{self, Level, Slot};
 use crate::state::busy;
@@ -33,14 +37,47 @@ pub fn reserve(request: &Request) -> Result<Option<Slot>, Error> {
     log::slot().map(Some).ok_or_else(busy)
 }
 
+/// How long the same failure to read a pool is not logged again.
+const SELDOM: Duration = Duration::from_secs(3600);
+
+/// What was logged last of pools that cannot be read, by what was asked and the pool, and when.
+type Told = BTreeMap<(&'static str, PoolName), (Text, Instant)>;
+
+static TOLD: Mutex<Told> = Mutex::new(BTreeMap::new());
+
 /// Writes the line for a request, unless it has only read something.
 pub fn record(slot: Option<Slot>, request: &Request, client: Client, error: Option<&Error>, microseconds: u128) {
+    if !is_news(&mut TOLD.lock().unwrap_or_else(PoisonError::into_inner), request, error, Instant::now()) {
+        return;
+    }
     let level = if error.is_none() { Level::Info } else { Level::Warning };
     let line = line(request, client, error, microseconds);
     match (slot, error) {
         (Some(slot), _) => slot.write(level, format_args!("{line}")),
         (None, Some(_)) => log::write(level, format_args!("{line}")),
         (None, None) => {}
+    }
+}
+
+/// Returns whether it is worth a line how a request has ended. A pool that is not served stays so until somebody comes,
+/// and a frontend asks for it every few seconds.
+fn is_news(told: &mut Told, request: &Request, error: Option<&Error>, now: Instant) -> bool {
+    let (Request::PoolStatus { pool } | Request::PoolCounts { pool }) = request else { return true };
+    let key = (request.name(), pool.clone());
+    match (error, told.get(&key)) {
+        // Of pools that there are: not of any number of names.
+        (Some(error), known) if error.kind == ErrorKind::PoolBroken => {
+            let is_known = known.is_some_and(|(said, at)| *said == error.message && now < *at + SELDOM);
+            if !is_known {
+                told.insert(key, (error.message.clone(), now));
+            }
+            !is_known
+        }
+        (None, Some(_)) => {
+            told.remove(&key);
+            true
+        }
+        _ => true,
     }
 }
 
@@ -87,6 +124,27 @@ mod tests {
             line(&Request::PoolStatus { pool: "fast".parse().expect("a name") }, CLIENT, Some(&error), 12),
             r#"audit operation=pool-status pool=fast call=0000002a connection=3 pid=7 outcome="NotFound" microseconds=12 error="no \"pool\"\nof that name""#
         );
+    }
+
+    #[test]
+    fn a_pool_that_cannot_be_read_is_news_once_and_when_that_changes() {
+        let (mut told, begun) = (Told::new(), Instant::now());
+        let status = |pool: &str| Request::PoolStatus { pool: pool.parse().expect("a name") };
+        let counts = Request::PoolCounts { pool: "fast".parse().expect("a name") };
+        let broken = |why: &str| Error::new(ErrorKind::PoolBroken, why);
+        let mut news = |request: &Request, error: Option<&Error>, seconds: u64| {
+            is_news(&mut told, request, error, begun + Duration::from_secs(seconds))
+        };
+        let (fast, unmounted, damaged) = (status("fast"), broken("unmounted"), broken("damaged"));
+        assert!(news(&fast, Some(&unmounted), 0) && !news(&fast, Some(&unmounted), 12));
+        assert!(news(&counts, Some(&unmounted), 13) && news(&status("slow"), Some(&unmounted), 14));
+        assert!(!news(&fast, Some(&unmounted), 3599) && news(&fast, Some(&unmounted), 3601), "seldom, but again");
+        assert!(news(&fast, Some(&damaged), 3602) && !news(&fast, Some(&damaged), 3603));
+        assert!(news(&fast, None, 3604) && news(&fast, Some(&damaged), 3605), "it was served in between");
+        let unknown = Error::new(ErrorKind::NotFound, "no such pool");
+        assert!((0..3).all(|second| news(&status("none"), Some(&unknown), second)), "not one of ours");
+        let delete = Request::Delete { volume: "vol-a".parse().expect("an id") };
+        assert!((0..3).all(|second| news(&delete, Some(&damaged), second)));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
 use bulkhead_privhelper::start::refusal::Refusal;
 use bulkhead_privhelper::start::{directory, host, jail, marker, privileges, proof};
 use bulkhead_privhelper::{SysError, file, walk};
-use bulkhead_protocol::PoolName;
+use bulkhead_protocol::{PoolName, QuotaMode};
 use caps::{CapSet, Capability};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -177,6 +177,7 @@ fn check(config: &Config) -> bool {
                     shares_blocks: found.shares_blocks,
                     has_filesystems: pool.config.filesystems > 0,
                     has_directories: walls::has_directories(&found.directory.descriptor, &pool.volumes),
+                    has_limits: pool.config.quota != QuotaMode::None,
                 }));
             }
             for (name, note) in walls::of_pools(&release, &facts) {

@@ -50,6 +50,8 @@ pub struct Facts {
     pub has_filesystems: bool,
     /// Whether there is a directory volume in it.
     pub has_directories: bool,
+    /// Whether the sizes of directory volumes are limits.
+    pub has_limits: bool,
 }
 
 /// Returns whether any of these volumes of a pool is a directory.
@@ -61,7 +63,10 @@ pub fn has_directories(pool: &OwnedFd, volumes: &[VolumeId]) -> bool {
 /// Notes on pools, each with the name of the pool: on a kernel of this release, and beside each other.
 pub fn of_pools(release: &str, pools: &[Facts]) -> Vec<(PoolName, String)> {
     let mut notes = Vec::new();
-    for Facts { name, device, shares_blocks, has_filesystems, .. } in pools {
+    for Facts { name, device, shares_blocks, has_filesystems, has_limits, .. } in pools {
+        if !has_limits {
+            notes.push((name.clone(), "sizes are not enforced: with quota=none, a pod that has a directory volume can fill the pool for all others; mount it with project quotas, and remove quota=none".to_owned()));
+        }
         if *shares_blocks && changes_shared_blocks(release) {
             notes.push((name.clone(), format!("on Linux {release}, {SHARED_BLOCKS}")));
         }
@@ -155,6 +160,7 @@ mod tests {
             shares_blocks,
             has_filesystems,
             has_directories,
+            has_limits: true,
         };
         let told = |release: &str, pools: &[Facts]| {
             let notes = of_pools(release, pools).into_iter();
@@ -170,5 +176,7 @@ mod tests {
         let two = |device| [pool("one", 1, true, true, false), pool("two", device, true, false, true)];
         assert_eq!(told("6.18.46", &two(1)), [told_one(false)]);
         assert_eq!(told("6.18.46", &two(2)), []);
+        let without_limits = [Facts { has_limits: false, ..pool("one", 1, false, false, false) }];
+        assert!(of_pools("6.18.46", &without_limits)[0].1.contains("quota=none"));
     }
 }

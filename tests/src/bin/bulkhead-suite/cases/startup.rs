@@ -38,6 +38,7 @@ cases! {
     check_says_ok_and_changes_nothing: Bare + Filesystem,
     check_says_what_to_mend: Bare,
     check_notes_directories_beside_filesystems_in_images: Bare,
+    check_notes_that_sizes_are_not_enforced: Bare,
     a_private_publish_directory_is_refused: Bare + Kernel,
     a_stale_socket_is_replaced: Bare,
     nothing_is_accepted_before_the_helper_is_confined: Bare,
@@ -393,6 +394,16 @@ fn check_notes_directories_beside_filesystems_in_images(rig: &mut Rig) -> Result
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     ensure!(is_noted(rig)?, "there is one now");
     helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn check_notes_that_sizes_are_not_enforced(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let told = "\nnote    pool default: sizes are not enforced";
+    ensure!(!Printed::by(&mut check_command(rig)?)?.succeeded()?.contains(told));
+    rig.pools[0].options = ",quota=none".to_owned();
+    let text = Printed::by(&mut check_command(rig)?)?.succeeded()?;
+    ensure!(text.contains(told) && text.contains("\nok      pool default"), "{text}");
     Ok(())
 }
 
