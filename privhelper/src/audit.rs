@@ -67,7 +67,7 @@ fn is_news(told: &mut Told, request: &Request, error: Option<&Error>, now: Insta
     match (error, told.get(&key)) {
         // Of pools that there are: not of any number of names.
         (Some(error), known) if error.kind == ErrorKind::PoolBroken => {
-            let is_known = known.is_some_and(|(said, at)| *said == error.message && now < *at + SELDOM);
+            let is_known = known.is_some_and(|(said, at)| *said == error.message && now.duration_since(*at) < SELDOM);
             if !is_known {
                 told.insert(key, (error.message.clone(), now));
             }
