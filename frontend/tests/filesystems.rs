@@ -110,8 +110,10 @@ async fn stats(plugin: &Plugin) -> NodeGetVolumeStatsResponse {
 async fn one_that_was_made_here_is_mounted_before_its_first_target_and_unmounted_after_its_last() {
     let fake = mounting();
     let plugin = fake.plugin();
-    let volume = plugin.create_volume(Call::new(requested(&[("backing", "image")], 1 << 20))).await.unwrap();
-    assert_eq!(volume.into_inner().volume.unwrap().capacity_bytes, 300 << 20, "no smaller one can be made");
+    let create = |bytes| plugin.create_volume(Call::new(requested(&[("backing", "image")], bytes)));
+    let refused = create(1 << 20).await.unwrap_err();
+    assert!(refused.code() == Code::OutOfRange && refused.message().contains("at least 300 MiB"), "{refused}");
+    assert_eq!(create(300 << 20).await.unwrap().into_inner().volume.unwrap().capacity_bytes, 300 << 20);
     publish(&plugin, MOUNT).await.unwrap();
     publish(&plugin, OTHER).await.unwrap();
     unpublish(&plugin, MOUNT).await.unwrap();

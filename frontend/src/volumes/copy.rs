@@ -46,7 +46,7 @@ impl Volumes {
             )));
         }
         self.check_mounted(volume, &pool).await?;
-        let size = new.range.choose_copy(new.parameters.minimum_bytes(), from.size)?;
+        let size = new.range.choose_copy(from.size)?;
         let kind = kind_of_copy(id, &from.kind, new.mode, new.parameters.kind(new.mode, size))?;
         let spec = VolumeSpec { size, kind, name_hash };
         let request = Request::CreateFrom { volume: volume.clone(), pool: pool.clone(), spec, source: id.clone() };
@@ -56,7 +56,7 @@ impl Volumes {
 
     /// Returns what a copy must be like: its source. Where that is gone, the copy itself, if an earlier call has made
     /// it.
-    async fn template(&self, volume: &VolumeId, source: &Source) -> Result<Usage, Fault> {
+    pub(super) async fn template(&self, volume: &VolumeId, source: &Source) -> Result<Usage, Fault> {
         let missing = match self.helper.usage(source.id(), None).await.map_err(Fault::from) {
             Ok(usage) => return source.checked(usage),
             Err(fault) if fault.is(ErrorKind::NotFound) => fault,
@@ -83,7 +83,12 @@ impl Source {
 
 /// The kind of a copy of something of kind `from`, where one of this mode is wanted, and of kind `wanted` by its
 /// parameters.
-fn kind_of_copy(source: &VolumeId, from: &VolumeKind, mode: Mode, wanted: VolumeKind) -> Result<VolumeKind, Fault> {
+pub(super) fn kind_of_copy(
+    source: &VolumeId,
+    from: &VolumeKind,
+    mode: Mode,
+    wanted: VolumeKind,
+) -> Result<VolumeKind, Fault> {
     use VolumeKind::{Directory, Filesystem, Image, Snapshot};
     match (from, wanted) {
         (Image { block_size, .. } | Snapshot { of: SnapshotOf::Image { block_size } }, Image { sparse, .. }) => {

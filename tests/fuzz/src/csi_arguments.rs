@@ -45,7 +45,7 @@ fn size(required: i64, limit: i64) {
     if let Ok(size) = range.grow(current) {
         assert!(size >= current && size.get() >= u64::try_from(required).unwrap_or_default());
     }
-    if let Ok(size) = range.choose_copy(MINIMUM_BYTES, current) {
+    if let Ok(size) = range.choose_copy(current) {
         assert!(size >= current && range.admits(size));
     }
 }

@@ -40,9 +40,9 @@ pub async fn bind_all(cluster: &Cluster, wanted: Wanted<'_>, number: usize, limi
             let name = format!("data-{index}");
             let plain = match wanted {
                 Wanted::EachNode => {
-                    on(claim(&name, &cluster.class, "64Ki"), &cluster.agents[index % cluster.agents.len()].node)
+                    on(claim(&name, &cluster.class, "1Mi"), &cluster.agents[index % cluster.agents.len()].node)
                 }
-                Wanted::AnyNode { class } => claim(&name, class, "64Ki"),
+                Wanted::AnyNode { class } => claim(&name, class, "1Mi"),
             };
             let claim: PersistentVolumeClaim = from_value(if index % 2 == 0 { plain } else { block(plain) })?;
             let claims = claims.clone();
@@ -73,12 +73,12 @@ pub async fn bind_by_hand(cluster: &Cluster, class: &str, limit: Duration) -> Re
     let volumes: Api<PersistentVolume> = Api::all(cluster.access.client());
     let watched = tokio::spawn(watch_until_bound(claims.clone(), 1, limit));
     let start = Instant::now();
-    let made = claims.create(&PostParams::default(), &from_value(claim(name, class, "64Ki"))?).await?;
+    let made = claims.create(&PostParams::default(), &from_value(claim(name, class, "1Mi"))?).await?;
     let is_left = |claim: Option<&PersistentVolumeClaim>| {
         claim.is_some_and(|claim| claim.annotations().contains_key(PROVISIONER))
     };
     await_condition(claims.clone(), name, is_left).await?;
-    let mut object = volume(&format!("{name}-{}", made.uid().unwrap_or_default()), name, class, "64Ki", "by-hand");
+    let mut object = volume(&format!("{name}-{}", made.uid().unwrap_or_default()), name, class, "1Mi", "by-hand");
     object["spec"]["csi"]["driver"] = json!("by.hand");
     object["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
     object["spec"]["claimRef"] = json!({ "namespace": made.namespace(), "name": name, "uid": made.uid() });

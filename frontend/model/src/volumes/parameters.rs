@@ -134,7 +134,7 @@ impl Parameters {
         }
     }
 
-    /// The smallest size of a volume with these parameters, in bytes. One that is requested smaller gets this size.
+    /// The smallest size of a volume with these parameters, in bytes.
     pub fn minimum_bytes(&self) -> u64 {
         match self.backing {
             Backing::Directory => MINIMUM_BYTES,

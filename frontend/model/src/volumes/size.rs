@@ -5,10 +5,10 @@ use bulkhead_protocol::{Bytes, Inodes, SIZE_STEP};
 use super::Fault;
 use crate::quantity::Quantity;
 
-/// The minimum size of a volume: a smaller block volume could not hold a useful filesystem.
+/// The smallest size of a volume: a smaller block volume could not hold a useful filesystem.
 pub const MINIMUM_BYTES: u64 = 1 << 20;
 
-/// The minimum size of a volume whose filesystem is in an image: no smaller one can be made.
+/// The smallest size of a volume whose filesystem is in an image: no smaller one can be made.
 pub const MINIMUM_IMAGE_BYTES: u64 = 300 << 20;
 
 /// The default size of a volume.
@@ -51,11 +51,19 @@ impl SizeRange {
         }
     }
 
-    /// The size that a new volume gets, which is at least `minimum` bytes.
+    /// The size that a new volume gets, which is at least `minimum` bytes. It is what is required, up to a step: whoever
+    /// counts what is asked for counts what is taken.
     ///
     /// # Errors
-    /// When rounding up exceeds the limit or the largest possible size.
+    /// When less than the minimum is required, or rounding up exceeds the limit or the largest possible size.
     pub fn choose(&self, minimum: u64) -> Result<Bytes, Fault> {
+        if let Some(required) = self.required.filter(|required| *required < minimum) {
+            let minimum = Quantity::from(minimum);
+            return Err(Fault::out_of_range(format!(
+                "{} is less than such a volume can have: request at least {minimum}",
+                Quantity::from(required)
+            )));
+        }
         let default = || DEFAULT_BYTES.min(self.limit.unwrap_or(u64::MAX)) / SIZE_STEP * SIZE_STEP;
         let wanted = self.required.unwrap_or_else(default);
         let size = Bytes::round_up(wanted.max(minimum)).ok_or_else(|| {
@@ -72,13 +80,14 @@ impl SizeRange {
         }
     }
 
-    /// The size that a copy of something of size `source` gets: the same, unless another one is required.
+    /// The size that a copy of something of size `source` gets: the same, unless another one is required. What its source
+    /// has is never too little.
     ///
     /// # Errors
     /// As [`Self::choose`], and when the source would not fit.
-    pub fn choose_copy(&self, minimum: u64, source: Bytes) -> Result<Bytes, Fault> {
+    pub fn choose_copy(&self, source: Bytes) -> Result<Bytes, Fault> {
         let range = Self { required: self.required.or(Some(source.get())), limit: self.limit };
-        let size = range.choose(minimum)?;
+        let size = range.choose(SIZE_STEP)?;
         if size < source {
             return Err(Fault::out_of_range(format!(
                 "the source has {source} bytes, more than the {size} that are requested: request at least as much"
@@ -138,7 +147,7 @@ mod tests {
 
     #[test]
     fn sizes_are_rounded_up() {
-        assert_eq!(chosen(1, 0), Ok(1 << 20));
+        assert_eq!(chosen(MIB, 0), Ok(1 << 20));
         assert_eq!(chosen(MIB + 1, 0), Ok((1 << 20) + 4096));
         assert_eq!(chosen(64 * MIB, 64 * MIB), Ok(64 << 20));
     }
@@ -160,10 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn an_image_has_room_for_a_filesystem() {
-        let least = |range: SizeRange| range.choose(MINIMUM_IMAGE_BYTES).map(Bytes::get);
-        assert_eq!(least(SizeRange::new(MIB, 0).unwrap()), Ok(300 << 20));
-        let fault = least(SizeRange::new(MIB, 64 * MIB).unwrap()).unwrap_err();
+    fn what_is_taken_is_what_was_asked_for() {
+        let least = |required, limit| SizeRange::new(required, limit).unwrap().choose(MINIMUM_IMAGE_BYTES);
+        assert_eq!(least(300 * MIB, 0).map(Bytes::get), Ok(300 << 20));
+        for (required, limit) in [(1, 0), (MIB, 0), (300 * MIB - 1, 0), (MIB, 1 << 40)] {
+            let fault = least(required, limit).unwrap_err();
+            let told = fault.to_string().ends_with("request at least 300 MiB");
+            assert!(fault.kind == FaultKind::OutOfRange && told, "{fault}");
+        }
+        let fault = least(0, 64 * MIB).unwrap_err();
         assert!(fault.kind == FaultKind::OutOfRange && fault.to_string().ends_with("at least 300 MiB"), "{fault}");
     }
 
@@ -186,7 +200,7 @@ mod tests {
     #[test]
     fn a_copy_is_as_large_as_its_source() {
         let source = bytes(8 << 20);
-        let chosen = |range: SizeRange| range.choose_copy(MINIMUM_BYTES, source).map(Bytes::get);
+        let chosen = |range: SizeRange| range.choose_copy(source).map(Bytes::get);
         let range = |required, limit| SizeRange::new(required, limit).unwrap();
         assert_eq!(chosen(SizeRange::ANY), Ok(8 << 20));
         assert_eq!(chosen(range(0, 9 * MIB)), Ok(8 << 20));
@@ -196,7 +210,7 @@ mod tests {
             let fault = chosen(too_small).unwrap_err();
             assert!(fault.kind == FaultKind::OutOfRange && fault.to_string().contains("8388608"), "{fault}");
         }
-        assert_eq!(range(4 * MIB, 0).choose_copy(16 << 20, source).map(Bytes::get), Ok(16 << 20));
+        assert_eq!(SizeRange::ANY.choose_copy(bytes(4096)).map(Bytes::get), Ok(4096), "made by an earlier release");
     }
 
     #[test]

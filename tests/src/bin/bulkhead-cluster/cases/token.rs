@@ -31,7 +31,7 @@ fn a_token_is_renewed(cluster: &mut Cluster) -> Result<()> {
     let mut claims = 0..;
     cluster.access.wait(2 * cluster.patience(), "the new token to be used", || {
         let name = format!("data-{}", claims.next().unwrap_or(0));
-        cluster.create_claim(&on(claim(&name, &cluster.class, "64Ki"), &node))?;
+        cluster.create_claim(&on(claim(&name, &cluster.class, "1Mi"), &node))?;
         // An idle agent makes no requests. Its client rereads the token once a minute.
         std::thread::sleep(Duration::from_secs(2));
         let used = credentials(cluster, &node)?;

@@ -129,7 +129,7 @@ fn a_range_of_sizes_is_honoured(rig: &mut Rig) -> Result<()> {
         (between(SIZE, SIZE), SIZE),
         (between(SIZE + 1, SIZE + 4096), SIZE + 4096),
         (between(0, SIZE + 1), SIZE),
-        (at_least(1), MIB),
+        (at_least(MIB), MIB),
     ] {
         let request = CreateVolumeRequest { capacity_range: range, ..create("vol-a", SIZE, mount()) };
         let volume = csi.create_volume(request)?.volume.context("no volume")?;
@@ -149,6 +149,8 @@ fn impossible_ranges_are_refused(rig: &mut Rig) -> Result<()> {
         (between(2 * SIZE, SIZE), Code::InvalidArgument, "more than limit_bytes"),
         (between(SIZE + 1, SIZE + 1), Code::OutOfRange, "4 KiB"),
         (between(0, 1000), Code::OutOfRange, "1 MiB"),
+        (at_least(1), Code::OutOfRange, "request at least 1 MiB"),
+        (between(MIB - 1, SIZE), Code::OutOfRange, "request at least 1 MiB"),
         (at_least(i64::MAX), Code::OutOfRange, "larger than any volume can be"),
     ] {
         for capability in [mount(), block()] {
