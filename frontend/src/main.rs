@@ -9,7 +9,7 @@ use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::endpoint::EndpointError;
 use bulkhead_frontend::helper::{CallError, Helper, Unreachable};
 use bulkhead_frontend::inspection::Inspector;
-use bulkhead_frontend::kubernetes::{Agent, Intervals, View};
+use bulkhead_frontend::kubernetes::{Agent, Intervals, Ledger, View};
 use bulkhead_frontend::monitoring::Monitoring;
 use bulkhead_frontend::readiness::{Part, Readiness};
 use bulkhead_frontend::registration::{self, Registrar};
@@ -192,7 +192,8 @@ async fn serve(
             );
         }
         let intervals = Intervals::divided_by(options.divide_intervals);
-        let agent = Agent { access, namespace, driver, node, volumes: volumes.clone(), view, readiness, intervals };
+        let (volumes, ledger) = (volumes.clone(), Ledger::new(options.limits()));
+        let agent = Agent { access, namespace, driver, node, volumes, ledger, view, readiness, intervals };
         tokio::spawn(agent.run(shutdown.clone()))
     });
     let plugin = Plugin::new(welcome.driver.clone(), options.node_id, volumes);

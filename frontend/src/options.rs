@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bulkhead_frontend::csi::LONGEST_NODE_ID;
 use bulkhead_frontend::endpoint::Endpoint;
-use bulkhead_frontend::kubernetes::ApiServer;
+use bulkhead_frontend::kubernetes::{ApiServer, Limits, Share};
 use bulkhead_frontend::monitoring::MetricsAddress;
 use bulkhead_frontend::sandbox::{Needs, Sandbox};
 use bulkhead_frontend::telemetry::LogFormat;
@@ -62,6 +62,17 @@ pub struct Options {
     #[arg(long, requires = "metrics_address", env = "BULKHEAD_SHARE_OWNERS", value_parser = clap::builder::FalseyValueParser::new())]
     pub share_owners: bool,
 
+    /// Limit what one namespace may have of this node to this part of each pool's room, and of the filesystems in images that
+    /// the pool may have: a whole percentage, such as 25%. Snapshots count. What namespaces have is shown by name at
+    /// --metrics-address.
+    #[arg(long, value_name = "PERCENT", env = "BULKHEAD_NAMESPACE_SHARE")]
+    pub namespace_share: Option<Share>,
+
+    /// Limit how many volumes and snapshots one namespace may have on this node. Defaults to the part of 20,000 that
+    /// --namespace-share says.
+    #[arg(long, value_name = "NUMBER", env = "BULKHEAD_NAMESPACE_VOLUMES", value_parser = clap::value_parser!(u32).range(1..))]
+    pub namespace_volumes: Option<u32>,
+
     /// Divide the intervals at which the storage agent looks by itself, and for which it believes what it has seen, by this
     /// number, 60 at most: for tests. The API server gets as many times more requests.
     #[arg(long, value_name = "NUMBER", env = "BULKHEAD_DIVIDE_INTERVALS", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=60))]
@@ -91,6 +102,11 @@ impl Options {
             Some(file) => Some(ApiServer::kubeconfig(file.clone(), self.state_dir.clone())),
             None => self.in_cluster.then_some(ApiServer::InCluster),
         }
+    }
+
+    /// What one namespace may have of the node.
+    pub fn limits(&self) -> Limits {
+        Limits { share: self.namespace_share, volumes: self.namespace_volumes }
     }
 
     /// The files and ports that serving needs.

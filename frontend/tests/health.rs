@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use axum::http::Method;
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Agent, ApiServer, Intervals, View};
+use bulkhead_frontend::kubernetes::{Agent, ApiServer, Intervals, Ledger, View};
 use bulkhead_frontend::metrics::METRICS;
 use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse};
@@ -129,6 +129,7 @@ fn start_agent(api: &MockApi, volumes: &Volumes) {
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),
         volumes: volumes.clone(),
+        ledger: Ledger::default(),
         view: View::of_agent(),
         readiness: Readiness::default(),
         intervals: Intervals {
@@ -280,7 +281,7 @@ async fn an_agent_takes_the_lease_over_at_once_and_notices_one_that_takes_it_bac
         if !path.ends_with("/leases/node-1") {
             return None;
         }
-        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        let now = Timestamp::now().to_string();
         let spec = json!({ "holderIdentity": "node-1_2026-01-01T00:00:00Z", "renewTime": now });
         let lease = (200, json!({ "metadata": { "name": "node-1" }, "spec": spec }));
         let (code, answer) = if *method == Method::GET { lease } else { answers.pop().unwrap_or(written("10")) };

@@ -57,6 +57,18 @@ pub struct AgentPod {
 pub struct Agent {
     pub release: String,
     pub pools: BTreeMap<String, Pool>,
+    /// What namespaces have, by pool and namespace; empty where that is not limited.
+    pub holdings: BTreeMap<(String, String), Holding>,
+}
+
+/// What a namespace has of a pool, as far as its agent says.
+#[derive(Clone, Copy, Default)]
+pub struct Holding {
+    pub promised: Option<u64>,
+    /// With its snapshots.
+    pub volumes: Option<u64>,
+    /// How much of its share that is.
+    pub ratio: Option<f64>,
 }
 
 /// A pool as its agent reports it. Figures are missing while the pool is not served.
@@ -270,11 +282,25 @@ impl Agent {
             if sample.name == "bulkhead_build_info" {
                 agent.release = sample.label("version").unwrap_or_default().to_owned();
             }
-            if let Some(pool) = sample.label("pool") {
+            if let Some((pool, namespace)) = sample.label("pool").zip(sample.label("namespace")) {
+                let of = (pool.to_owned(), namespace.to_owned());
+                agent.holdings.entry(of).or_default().note(&sample);
+            } else if let Some(pool) = sample.label("pool") {
                 agent.pools.entry(pool.to_owned()).or_default().note(&sample);
             }
         }
         agent
+    }
+}
+
+impl Holding {
+    fn note(&mut self, sample: &Sample<'_>) {
+        match sample.name {
+            "bulkhead_namespace_promised_bytes" => self.promised = Some(sample.value as u64),
+            "bulkhead_namespace_volumes" => self.volumes = Some(sample.value as u64),
+            "bulkhead_namespace_share_used_ratio" => self.ratio = Some(sample.value),
+            _ => {}
+        }
     }
 }
 
@@ -326,7 +352,9 @@ mod tests {
              bulkhead_pool_free_inodes{pool=\"fast\"} 65000\n\
              bulkhead_pool_condition{pool=\"fast\",condition=\"shut_down\"} 1\n\
              bulkhead_pool_condition{pool=\"fast\",condition=\"errors\"} 0\n\
-             bulkhead_pool_condition{pool=\"slow\",condition=\"of a later release\"} 1\n",
+             bulkhead_pool_condition{pool=\"slow\",condition=\"of a later release\"} 1\n\
+             bulkhead_namespace_promised_bytes{pool=\"fast\",namespace=\"shop\"} 4096\n\
+             bulkhead_namespace_share_used_ratio{pool=\"fast\",namespace=\"shop\"} 0.5\n",
         );
         assert_eq!(agent.release, "0.1.0");
         let fast = &agent.pools["fast"];
@@ -335,6 +363,8 @@ mod tests {
         assert_eq!(fast.inode_count(), Some(InodeCount { total: 65_536, free: 65_000 }));
         assert_eq!(fast.conditions, [ConditionKind::named("shut_down")]);
         assert_eq!(agent.pools["slow"].inode_count(), None, "an agent of an earlier release does not say");
+        let shop = agent.holdings[&("fast".to_owned(), "shop".to_owned())];
+        assert_eq!((agent.holdings.len(), shop.promised, shop.volumes, shop.ratio), (1, Some(4096), None, Some(0.5)));
         assert_eq!(agent.pools["slow"].conditions, [ConditionKind::named("other")]);
     }
 }

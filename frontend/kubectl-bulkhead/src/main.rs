@@ -10,6 +10,7 @@ mod decoys;
 mod doctor;
 mod lost;
 mod moved;
+mod namespaces;
 mod nodes;
 mod options;
 mod pods;
@@ -74,7 +75,8 @@ async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
     let report = match options.command {
         Command::Nodes => nodes::list(&cluster, wide).await?,
         Command::Pools => pools::list(&cluster, wide).await?,
-        Command::Capacity => pools::capacity(&cluster).await?,
+        Command::Capacity { by_namespace: false } => pools::capacity(&cluster).await?,
+        Command::Capacity { by_namespace: true } => namespaces::list(&cluster).await?,
         Command::Volumes { filter, watch: false } => {
             volumes::list(&cluster, &filter, wide || format != Format::Text).await?
         }

@@ -24,6 +24,7 @@ pub const SECTIONS: &[Section] = &[
             ("kubectl bulkhead nodes", "Shows which nodes are ready, and how much room is left."),
             ("kubectl bulkhead pools -o wide", "Shows all that the agents know of their pools."),
             ("kubectl bulkhead capacity", "Shows by which figures the scheduler chooses."),
+            ("kubectl bulkhead capacity --by-namespace", "Shows how much of their shares namespaces have."),
             ("kubectl bulkhead volumes --namespace shop -o wide", "Shows what a namespace uses, and which pods do."),
             ("kubectl bulkhead volumes --node worker-1 -o yaml", "Shows the volumes of one node."),
             ("kubectl bulkhead volumes --watch", "Shows all volumes, and then each that changes."),
@@ -155,7 +156,12 @@ pub enum Command {
     /// pods/proxy.
     Pools,
     /// List the room that each node publishes for each storage class, by which the scheduler chooses.
-    Capacity,
+    Capacity {
+        /// List instead what namespaces have of each pool, and how much of their share that is, where --namespace-share of
+        /// bulkhead-frontend limits it. Reading it takes the right to get pods/proxy.
+        #[arg(long)]
+        by_namespace: bool,
+    },
     /// List the volumes: node, claim, size, phase, condition.
     ///
     /// The condition is what the agents have found: a volume that needs attention is abnormal, and one that does not

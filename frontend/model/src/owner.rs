@@ -29,6 +29,10 @@ pub const ATTRIBUTES: &str = "attributes";
 pub const FILESYSTEM: &str = "fstype";
 /// The mount options, separated by commas.
 pub const MOUNT_OPTIONS: &str = "mount-options";
+/// Of a snapshot: its VolumeSnapshot, as `NAMESPACE/NAME`; the namespace is that of its source, if that was known.
+pub const SNAPSHOT: &str = "snapshot";
+/// The uid of the VolumeSnapshot.
+pub const SNAPSHOT_UID: &str = "snapshot-uid";
 /// The uid of the namespace kube-system, which no two clusters share.
 pub const CLUSTER: &str = "cluster";
 

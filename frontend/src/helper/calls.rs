@@ -221,6 +221,19 @@ impl Helper {
         }
     }
 
+    /// Returns how much the image of `volume`, which has this size, occupies.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn allocated(&self, volume: &VolumeId, size: Bytes) -> Result<u64, CallError> {
+        // At its end there is nothing to be looked through.
+        let request = Request::Sharing { volume: volume.clone(), from: size.get() };
+        match self.reply(&request).await? {
+            Reply::Sharing { allocated, .. } => Ok(allocated),
+            _ => Err(CallError::Mismatched(request.name())),
+        }
+    }
+
     /// One of the two listening sockets that the helper creates. Connections may already be waiting on it.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use super::api::server::{ApiServer, ApiServerError, Reached};
 use super::confinement;
 use super::context::{AgentIdentity, Context};
 use super::intervals::Intervals;
+use super::ledger::Ledger;
 use super::term::{Broken, Term};
 use super::view::View;
 use super::watches;
@@ -39,6 +40,8 @@ pub struct Agent {
     pub node: String,
     /// The node's volumes.
     pub volumes: Volumes,
+    /// What namespaces have of the node.
+    pub ledger: Ledger,
     /// Shows others what the agent knows.
     pub view: View,
     /// Records what the agent is waiting for.
@@ -102,7 +105,7 @@ impl Agent {
         let mut term = Term::default();
         let place = Place::new(&self.driver, &node.name);
         let identity = AgentIdentity { driver: self.driver.clone(), node, place, namespace };
-        let volumes = self.volumes.clone().for_agent();
+        let volumes = (self.volumes.clone().for_agent(), self.ledger.clone());
         let watches = watches::begin(client, pace, identity, volumes, self.intervals, &self.readiness, &mut term);
         let context = Arc::clone(&watches.context);
         self.view.works(Arc::clone(&context));

@@ -20,6 +20,7 @@ use super::api::pace::Pace;
 use super::identity::ClusterIdentity;
 use super::intervals::Intervals;
 use super::known::Known;
+use super::ledger::Ledger;
 use super::memory::Memory;
 use crate::server::Shutdown;
 use crate::volumes::{Guard, InFlight, Volumes};
@@ -36,6 +37,8 @@ pub struct Context {
     pub volumes: Volumes,
     /// The volumes that no PersistentVolume names yet, or any more.
     pub unnamed: Unnamed,
+    /// What namespaces have of the node.
+    pub ledger: Ledger,
     /// The watched objects.
     pub stores: Stores,
     /// Where events are published.
@@ -121,7 +124,7 @@ impl Context {
         client: Client,
         pace: Pace,
         agent: AgentIdentity,
-        volumes: Volumes,
+        (volumes, ledger): (Volumes, Ledger),
         stores: Stores,
         memory: Arc<Memory>,
         intervals: Intervals,
@@ -133,6 +136,7 @@ impl Context {
             agent,
             volumes,
             unnamed: Unnamed::default(),
+            ledger,
             stores,
             memory,
             intervals,

@@ -12,6 +12,7 @@
 //! - `watches`: what it watches in a term
 //! - `claims`: the controller of claims, and their watch
 //! - `snapshots`: the controller of VolumeSnapshotContents, and their watch
+//! - `holdings`: what namespaces have of the node, charged before anything is made
 //! - `volumes`: the controller of PersistentVolumes, orphaned volumes, and missing ones
 //! - `heartbeat`: the node's Lease, by which everybody sees whether the agent works
 //! - `capacity`: the capacity published for the scheduler
@@ -22,6 +23,7 @@
 //! - `reconcile`: the loop that controllers run in; `agenda`: what it looks at next
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
+//! - `ledger`: the sums of that
 //! - `intervals`: what the agent does by the clock
 //! - `identity`: which cluster this is
 //! - `memory`: what is remembered about objects; `known`: the objects that watches have shown
@@ -37,10 +39,12 @@ mod condition_events;
 mod confinement;
 mod context;
 mod heartbeat;
+mod holdings;
 mod identity;
 mod intervals;
 mod known;
 mod labels;
+mod ledger;
 mod memory;
 mod persistent_volumes;
 mod reconcile;
@@ -55,4 +59,5 @@ mod work;
 pub use agent::Agent;
 pub use api::server::{ApiServer, ApiServerError};
 pub use intervals::Intervals;
+pub use ledger::{Ledger, Limits, NoShare, Share};
 pub use view::{Connection, Owner, Ownership, View};

@@ -145,10 +145,7 @@ impl View {
         if timeout(PATIENCE, context.stores.are_complete()).await != Ok(true) {
             return Err(Fault::new(FaultKind::Away, "the storage agent has not received all objects yet"));
         }
-        orphans::unnamed(&context).await.map_err(|failure| match failure {
-            Failure::Volume(fault) => fault,
-            failure => Fault::new(FaultKind::Away, failure.to_string()),
-        })
+        orphans::unnamed(&context).await.map_err(Failure::into_fault)
     }
 
     /// The objects that `volume` belongs to. Somebody is about to delete it: the API server is asked before it is said

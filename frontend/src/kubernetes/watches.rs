@@ -21,6 +21,7 @@ use super::intervals::Intervals;
 use super::known::Known;
 use super::labels::scope::Scope;
 use super::labels::watch::watch;
+use super::ledger::Ledger;
 use super::memory::Memory;
 use super::reconcile::Changes;
 use super::term::Term;
@@ -41,12 +42,12 @@ pub struct Watches {
     pub contents: Changes<VolumeSnapshotContent>,
 }
 
-/// Begins to watch what concerns `agent`, whose node has `volumes`, until `term` ends.
+/// Begins to watch what concerns `agent`, whose node has `volumes` with this ledger, until `term` ends.
 pub fn begin(
     client: Client,
     pace: Pace,
     agent: AgentIdentity,
-    volumes: Volumes,
+    volumes: (Volumes, Ledger),
     intervals: Intervals,
     readiness: &Readiness,
     term: &mut Term,

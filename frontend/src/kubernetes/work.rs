@@ -14,6 +14,7 @@ use super::claims::unservable;
 use super::condition_events;
 use super::context::Context;
 use super::heartbeat::{self, Record};
+use super::holdings;
 use super::persistent_volumes::reclaimer::Reclaimer;
 use super::persistent_volumes::{census, orphans, owners};
 use super::reconcile;
@@ -48,6 +49,7 @@ pub fn begin(watches: Watches, credential: Option<Credential>, readiness: &Readi
     let mut once_listed = Background { term, context: &context };
     once_listed.run("search for orphans", |context| async move { orphans::run(&context).await });
     once_listed.run("census", |context| async move { census::run(&context).await });
+    once_listed.run("what namespaces have", |context| async move { holdings::run(&context).await });
     once_listed.run("notes of owners", |context| async move { owners::run(&context).await });
     let (capacity_of_lease, readiness) = (Arc::clone(&capacity), readiness.clone());
     once_listed.run("reports", |context| async move {

@@ -76,6 +76,15 @@ table! {
     inspections: Histogram "bulkhead_inspection_duration_seconds" []
         "How long it took to look at all pools, every 30 seconds.";
 
+    namespace_promised: Gauge "bulkhead_namespace_promised_bytes" [pool, namespace]
+        "How much of the pool is promised to a namespace's volumes and snapshots, where an operator has limited that: of the 20 that are nearest to their share, and of (others) and what belongs to (nobody) known.";
+    namespace_volumes: Gauge "bulkhead_namespace_volumes" [pool, namespace]
+        "How many volumes and snapshots these have in the pool.";
+    namespace_ratio: Gauge "bulkhead_namespace_share_used_ratio" [pool, namespace]
+        "How much of its share a namespace has, by what is scarcest: room, volumes and snapshots, or filesystems in images; 1 is all of it.";
+    namespace_refusals: Counter "bulkhead_namespace_refusals_total" [kind]
+        "Attempts to make a volume or a snapshot, or to let a volume grow, that failed because the namespace has its share.";
+
     provisioning: Histogram "bulkhead_provisioning_duration_seconds" [stage]
         "Time since a claim was first seen to need a volume of this node, until that is made, and until the API server has its PersistentVolume.";
     provisioning_failures: Counter "bulkhead_provisioning_failures_total" [cause]
@@ -153,6 +162,8 @@ mod tests {
             let bounded = [
                 "version", "part", "method", "code", "request", "outcome", "stage", "cause", "kind", "verb",
                 "resource", "pool", "condition", "class",
+                // The few that are nearest to their share, and the others together.
+                "namespace",
             ];
             assert!(labels.iter().all(|label| bounded.contains(label)), "{name}");
         }

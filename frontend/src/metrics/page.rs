@@ -10,7 +10,8 @@ const BEGINNING: &str = "\
 
 The frontend serves these at `http://ADDRESS:PORT/metrics` with [`--metrics-address`](operate.md#metrics-and-probes);
 dashboard and alerts are in [deploy/monitoring](../deploy/monitoring/README.md). No label names a volume, a claim or a
-pod: numbers per volume come from the kubelet (`kubelet_volume_stats_*`).
+pod: numbers per volume come from the kubelet (`kubelet_volume_stats_*`). Namespaces are named only where [their
+share](kubernetes.md#share-nodes-among-namespaces) is limited, of each pool 20 at most.
 
 `BULKHEAD_WRITE_DOCS=1 cargo test -p bulkhead-frontend metrics::page` makes this page from the code.
 

@@ -96,7 +96,7 @@ impl<M: Kind, const N: usize> Labelled<M, N> {
     }
 
     /// The metric whose labels have these values. Values come from a small set: never a name that a user chooses,
-    /// except that of a pool.
+    /// except that of a pool, or of one of a few namespaces.
     pub fn with(&self, values: [&str; N]) -> M {
         let mut labels = self.names.map(|name| (name, String::new()));
         for ((_, value), given) in labels.iter_mut().zip(values) {

@@ -45,7 +45,7 @@ impl Room {
             return Capacity { total: self.total, ..Capacity::default() };
         }
         let available = largest(self.available, |size| promised(size, &parameters.kind(mode, size), self.inode_size));
-        // A volume that is requested with less than the minimum gets the minimum.
+        // No smaller volume can be made.
         let possible = |size| if size < parameters.minimum_bytes() { 0 } else { size };
         let largest_volume = possible(available.min(self.largest_volume));
         Capacity { available: possible(available), largest_volume, total: self.total }
@@ -53,7 +53,7 @@ impl Room {
 }
 
 /// Returns what a pool promises to a volume.
-fn promised(size: Bytes, kind: &VolumeKind, inode_size: u32) -> u64 {
+pub(super) fn promised(size: Bytes, kind: &VolumeKind, inode_size: u32) -> u64 {
     let inodes = match kind {
         VolumeKind::Directory { inodes, .. } => inodes.get(),
         VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { .. } => 0,

@@ -60,7 +60,7 @@ impl Volumes {
 }
 
 /// A requested number of inodes stays; one that was derived from the size follows the size.
-fn grown_inodes(inodes: Inodes, size: Bytes, grown: Bytes) -> Inodes {
+pub(super) fn grown_inodes(inodes: Inodes, size: Bytes, grown: Bytes) -> Inodes {
     if inodes == default_inodes(size) { default_inodes(grown) } else { inodes }
 }
 

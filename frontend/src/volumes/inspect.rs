@@ -1,9 +1,9 @@
 //! The state of pools and volumes, for the operators of the node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use bulkhead_model::volumes::{Fault, Mode, PoolCondition};
-use bulkhead_protocol::{ErrorKind, Listed, PoolName, PoolStatus, QuotaMode, VolumeId};
+use bulkhead_protocol::{ErrorKind, Listed, PoolName, PoolStatus, QuotaMode, Snapshot, VolumeId};
 
 use super::{Measured, Volumes};
 use crate::helper::Counts;
@@ -130,6 +130,40 @@ impl Volumes {
                 None => return Ok(all),
             }
         }
+    }
+
+    /// All snapshots. A helper of a release that takes none has none.
+    ///
+    /// # Errors
+    /// When the helper cannot list them.
+    pub async fn list_all_snapshots(&self) -> Result<Vec<Snapshot>, Fault> {
+        let mut all = Vec::new();
+        let mut token = String::new();
+        loop {
+            let page = match self.list_snapshots(None, PAGE, &token).await {
+                Err(fault) if fault.is(ErrorKind::Unsupported) => return Ok(all),
+                page => page?,
+            };
+            all.extend(page.entries);
+            match page.next {
+                Some(next) => token = next,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// The pools that are served.
+    ///
+    /// # Errors
+    /// When the helper cannot be reached.
+    pub async fn served_pools(&self) -> Result<HashSet<PoolName>, Fault> {
+        let mut served = HashSet::new();
+        for pool in self.helper.welcome().await?.pools.as_slice() {
+            if self.pool_status(&pool.name).await.is_ok() {
+                served.insert(pool.name.clone());
+            }
+        }
+        Ok(served)
     }
 
     /// One volume.

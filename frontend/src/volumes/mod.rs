@@ -6,6 +6,7 @@
 mod capacity;
 mod conditions;
 mod copy;
+mod cost;
 mod delete;
 mod fault;
 mod grow;
@@ -41,6 +42,7 @@ use stuck::Stuck;
 pub use capacity::{Capacity, Room};
 pub use conditions::{Abnormal, Health, Orphan, beyond};
 pub use copy::Source;
+pub use cost::{Cost, Told};
 pub use in_flight::{Guard, InFlight};
 pub use inspect::{Inspected, PoolState};
 pub use list::Page;

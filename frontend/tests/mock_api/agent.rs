@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Agent, ApiServer, Intervals, View};
+use bulkhead_frontend::kubernetes::{Agent, ApiServer, Intervals, Ledger, View};
 use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
@@ -22,6 +22,7 @@ pub fn run(helper: &FakeHelper, api: &MockApi) -> View {
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),
         volumes: Volumes::new(Helper::new(helper.path())),
+        ledger: Ledger::default(),
         view: view.clone(),
         readiness: Readiness::default(),
         intervals: Intervals::default(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bulkhead_model::api_error::error_text;
 use bulkhead_model::volumes::{Fault, FaultKind, Outlook};
+use bulkhead_protocol::ErrorKind;
 
 /// The longest that the API server is left alone because it asks for it. A server that asks for years is wrong, and the
 /// node's volumes would wait as long.
@@ -18,6 +19,9 @@ pub enum Failure {
     /// The object has to wait for another one, whose changes are not reported to it.
     #[error("{0}")]
     NotYet(String),
+    /// The object's namespace would have more than its share of this node.
+    #[error("{0}")]
+    OverShare(String),
     /// The volume could not be made, changed or deleted.
     #[error("{0}")]
     Volume(Fault),
@@ -51,7 +55,7 @@ impl Failure {
         match self {
             Self::Refused(_) => true,
             Self::Volume(fault) => fault.outlook() == Outlook::Never,
-            Self::NotYet(_) | Self::Api { .. } | Self::NoAnswer { .. } => false,
+            Self::NotYet(_) | Self::OverShare(_) | Self::Api { .. } | Self::NoAnswer { .. } => false,
         }
     }
 
@@ -67,7 +71,7 @@ impl Failure {
 
     /// Returns whether it concerns the volume rather than the API server, so that the object's owner should know.
     pub fn is_for_owner(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::NotYet(_) | Self::Volume(_))
+        matches!(self, Self::Refused(_) | Self::NotYet(_) | Self::OverShare(_) | Self::Volume(_))
     }
 
     /// Returns whether the object has changed since it was read, so that its new state decides.
@@ -102,7 +106,7 @@ impl Failure {
             Self::NoAnswer { .. } => true,
             Self::Api { .. } => self.status().is_none_or(|status| status.code >= 500 || status.code == 429),
             Self::Volume(_) => self.is_helper_away(),
-            Self::Refused(_) | Self::NotYet(_) => false,
+            Self::Refused(_) | Self::NotYet(_) | Self::OverShare(_) => false,
         }
     }
 
@@ -110,6 +114,7 @@ impl Failure {
     pub fn cause(&self) -> &'static str {
         match self {
             Self::Refused(_) | Self::NotYet(_) => "refused",
+            Self::OverShare(_) => "share",
             Self::Volume(_) if self.is_helper_away() => "helper_away",
             Self::Volume(_) => "volume",
             Self::Api { .. } if self.is_conflict() => "conflict",
@@ -122,6 +127,15 @@ impl Failure {
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = self.status()?.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| LONGEST_REST.min(Duration::from_secs(seconds.into())))
+    }
+
+    /// The same, as a failure of the volume.
+    pub fn into_fault(self) -> Fault {
+        match self {
+            Self::Volume(fault) => fault,
+            Self::OverShare(why) => Fault::new(FaultKind::Typed(ErrorKind::NoSpace), why),
+            failure => Fault::new(FaultKind::Away, failure.to_string()),
+        }
     }
 
     fn status(&self) -> Option<&kube::core::Status> {

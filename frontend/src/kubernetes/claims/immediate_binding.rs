@@ -21,12 +21,15 @@ use tracing::debug;
 use super::bid_order::BidOrder;
 use super::bid_turn::Rank;
 use super::node_selection::select;
+use super::requested_volume::requested_volume;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::capacity::estimate::Estimate;
 use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::holdings::objection;
+use crate::kubernetes::ledger::OverShare;
 use crate::kubernetes::memory::Bids;
 use crate::kubernetes::reconcile::Action;
 use crate::volumes::Capacity;
@@ -72,6 +75,7 @@ impl ImmediateBinding {
         claim: &PersistentVolumeClaim,
         class: &StorageClass,
         own: &Estimate,
+        over: Option<OverShare>,
     ) -> Result<(), Failure> {
         let made = claim.metadata.creation_timestamp.as_ref();
         let age = made.and_then(|made| Duration::try_from(Timestamp::now().duration_since(made.0)).ok());
@@ -88,11 +92,11 @@ impl ImmediateBinding {
         }
         if is_teller {
             let node = &self.context.agent.node.name;
-            let why = own.obstacle.clone().unwrap_or_else(|| {
+            let here = own.obstacle.clone().or_else(|| over.map(|over| over.to_string())).unwrap_or_else(|| {
                 let largest = Quantity::from(own.capacity.largest_volume);
                 format!("a new volume can have at most {largest}: request less, or free space")
             });
-            let note = format!("no node has taken the claim yet; on node {node}, {why}");
+            let note = format!("no node has taken the claim yet; on node {node}, {here}");
             self.context.events.publish(claim, Reason::ProvisioningFailed, note);
         }
         Ok(())
@@ -115,7 +119,6 @@ impl ImmediateBinding {
     /// # Errors
     /// When the bid has failed for another reason than that the claim has changed: then its new state decides.
     pub async fn compete(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Action, Failure> {
-        let (memory, uid) = (&self.context.memory, claim::uid(claim));
         // A claim that cannot be served as it stands still has to be refused by one node: the one that gets it.
         let estimate = match self.capacity.estimate(class, claim::mode(claim)).await {
             Ok(estimate) => Some(estimate),
@@ -124,10 +127,12 @@ impl ImmediateBinding {
         };
         let requested = claim::requested_bytes(claim).unwrap_or_default();
         if let Some(estimate) = estimate.as_ref().filter(|estimate| estimate.capacity.largest_volume < requested) {
-            memory.with(uid, |entry| entry.bids = None);
-            self.report_no_room(claim, class, estimate).await?;
-            let pause = self.context.intervals.no_room;
-            return Ok(Action::requeue(pause + jitter(pause)));
+            return self.stand_back(claim, class, estimate, None).await;
+        }
+        if let Some(estimate) = &estimate
+            && let Some(over) = self.over_share(claim, class).await?
+        {
+            return self.stand_back(claim, class, estimate, Some(over)).await;
         }
         // If no node can serve it, none has room for it either, and any of them may come first.
         let capacity = estimate.map(|estimate| estimate.capacity);
@@ -142,6 +147,34 @@ impl ImmediateBinding {
                 Ok(Action::requeue(AFTER_REFUSAL + jitter(AFTER_REFUSAL)))
             }
             bid => bid.map(|()| Action::await_change()),
+        }
+    }
+
+    /// Does not bid for `claim` for a while.
+    async fn stand_back(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+        own: &Estimate,
+        over: Option<OverShare>,
+    ) -> Result<Action, Failure> {
+        self.context.memory.with(claim::uid(claim), |entry| entry.bids = None);
+        self.report_no_room(claim, class, own, over).await?;
+        let pause = self.context.intervals.no_room;
+        Ok(Action::requeue(pause + jitter(pause)))
+    }
+
+    /// Returns why the namespace of `claim` may have no such volume here, if it may not. What can be had nowhere is refused
+    /// by the node that gets it.
+    async fn over_share(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+    ) -> Result<Option<OverShare>, Failure> {
+        let Ok(wanted) = requested_volume(claim, class) else { return Ok(None) };
+        match objection(&self.context, &claim.namespace().unwrap_or_default(), &wanted).await {
+            Err(failure) if failure.is_final() => Ok(None),
+            objection => objection,
         }
     }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_model::objects::claim;
-use bulkhead_model::volumes::Fault;
+use bulkhead_model::volumes::{Attributes, Fault};
+use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use serde_json::json;
@@ -20,6 +21,7 @@ use crate::csi::{Operation, code};
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::holdings::{charge_attributes, settled};
 use crate::kubernetes::memory::FailedModification;
 
 /// How soon to look again for a class that does not exist.
@@ -83,7 +85,7 @@ impl Modifier {
             self.context.events.publish(&*claim, Reason::VolumeModify, note);
         }
         let modified = match attributes {
-            Ok(attributes) => self.context.volumes.modify(volume.clone(), &attributes).await,
+            Ok(attributes) => self.modify(&claim, &volume, &attributes).await,
             Err(fault) => Err(fault),
         };
         if let Err(fault) = modified {
@@ -97,6 +99,18 @@ impl Modifier {
         let note = format!("modified volume {volume} to volume attributes class {target}");
         self.context.events.publish(&*claim, Reason::VolumeModifySuccessful, note);
         Ok(Outcome::Written)
+    }
+
+    async fn modify(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &VolumeId,
+        attributes: &Attributes,
+    ) -> Result<(), Fault> {
+        let namespace = claim.namespace().unwrap_or_default();
+        let charged = charge_attributes(&self.context, &namespace, volume, attributes).await;
+        let charged = charged.map_err(Failure::into_fault)?;
+        settled(charged, self.context.volumes.modify(volume.clone(), attributes).await)
     }
 
     /// Writes into the PersistentVolume which class its volume has. This comes before the claim's status, so that a claim

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::attributes;
 use super::decision::{Decision, decide};
@@ -29,6 +29,8 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::{AgentIdentity, Context};
+use crate::kubernetes::holdings::{charge_claim, settled};
+use crate::kubernetes::persistent_volumes::owners;
 use crate::kubernetes::reconcile::Action;
 use crate::metrics::METRICS;
 
@@ -111,6 +113,9 @@ impl Provisioner {
                     }
                     Ok(Action::await_change())
                 }
+                Err(failure @ Failure::OverShare(_)) if matches!(source(claim), Ok(None)) => {
+                    self.give_way(claim, failure).await
+                }
                 Err(failure) => Err(self.report(claim, failure)),
             },
         }
@@ -157,7 +162,8 @@ impl Provisioner {
         let Some(_making) = context.unnamed.try_enter(&identify(&wanted.name)?.0) else {
             return Ok(Action::requeue(JUDGED_PAUSE));
         };
-        let provisioned = context.volumes.provision(wanted).await?;
+        let charged = charge_claim(context, &claim.namespace().unwrap_or_default(), &wanted).await?;
+        let provisioned = settled(charged, context.volumes.provision(wanted).await)?;
         METRICS.provisioning.with(["made"]).observe(wanted_since.elapsed().as_secs_f64());
         let outcome = self.record(claim, class, provisioned).await;
         // A pod is waiting for the PersistentVolume, but nobody for the capacity.
@@ -188,7 +194,7 @@ impl Provisioner {
                 }
             }
         }
-        self.create(&object).await?;
+        let created = self.create(&object).await?;
         if let Some(since) = context.memory.with(claim::uid(claim), |entry| entry.wanted_since.take()) {
             METRICS.provisioning.with(["acknowledged"]).observe(since.elapsed().as_secs_f64());
         }
@@ -196,6 +202,12 @@ impl Provisioner {
         info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, %size, call = %call_id::current(), "provisioned");
         let note = format!("provisioned volume {volume} of {}", Quantity::from(size.get()));
         context.events.publish(claim, Reason::ProvisioningSucceeded, note);
+        // Whom it is charged to has to be known if the agent starts anew.
+        if context.ledger.limits().is_some()
+            && let Err(failure) = owners::note(context, &volume, &created).await
+        {
+            debug!(%volume, "whose the volume is is noted later: {failure}");
+        }
         Ok(())
     }
 
@@ -217,10 +229,10 @@ impl Provisioner {
         })
     }
 
-    async fn create(&self, object: &PersistentVolume) -> Result<(), Failure> {
+    async fn create(&self, object: &PersistentVolume) -> Result<PersistentVolume, Failure> {
         let objects = self.context.persistent_volumes();
         match request("creating a PersistentVolume", objects.create(&PostParams::default(), object)).await {
-            Ok(_) => Ok(()),
+            Ok(created) => Ok(created),
             // The answer to an earlier request was lost, or the watch is late.
             Err(failure) if failure.is_already_exists() => self.verify(object).await,
             Err(failure) => {
@@ -231,7 +243,7 @@ impl Provisioner {
     }
 
     /// Makes sure that the existing PersistentVolume is for this very volume.
-    async fn verify(&self, object: &PersistentVolume) -> Result<(), Failure> {
+    async fn verify(&self, object: &PersistentVolume) -> Result<PersistentVolume, Failure> {
         let (objects, name) = (self.context.persistent_volumes(), object.name_any());
         let existing = request("reading a PersistentVolume", objects.get(&name)).await?;
         if persistent_volume::binding(&existing) != persistent_volume::binding(object) {
@@ -245,7 +257,7 @@ impl Provisioner {
                 "PersistentVolume {name} of this claim is on another node: the volume made here is not used and will be deleted"
             )));
         }
-        Ok(())
+        Ok(existing)
     }
 
     /// The PersistentVolume that this node has made for `claim`, though it may not know: the answer was lost, and the
@@ -263,6 +275,19 @@ impl Provisioner {
         let size = claim::requested_bytes(claim).unwrap_or_default();
         self.capacity.rule_out(class, claim::mode(claim), size).await?;
         select(&self.context, claim, None).await
+    }
+
+    /// Lets the scheduler choose another node for a claim whose namespace has its share of this one. The node's capacity is
+    /// for others, and stays as it is. So the scheduler may come straight back, and most such claims wait here.
+    async fn give_way(&self, claim: &PersistentVolumeClaim, failure: Failure) -> Result<Action, Failure> {
+        let failure = self.report(claim, failure);
+        let namespace = claim.namespace().unwrap_or_default();
+        if self.made(claim).await?.is_some() || !self.context.ledger.may_give_back(&namespace) {
+            return Err(failure);
+        }
+        select(&self.context, claim, None).await?;
+        info!(claim = %claim.name_any(), namespace, "given back to the scheduler: {failure}");
+        Ok(Action::await_change())
     }
 
     /// Reports a failure to the claim's owner if it is about the volume; failures of the API server are for the

@@ -21,6 +21,7 @@ use crate::call_id;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::holdings::{charge_growth, settled};
 use crate::kubernetes::memory::FailedExpansion;
 use crate::kubernetes::reconcile::Action;
 use crate::metrics::METRICS;
@@ -81,7 +82,10 @@ impl Resizer {
 
     async fn grow(&self, claim: &PersistentVolumeClaim, volume: VolumeId, target: u64) -> Result<u64, Fault> {
         let range = SizeRange::new(i64::try_from(target).unwrap_or(i64::MAX), 0)?;
-        self.context.volumes.grow(volume, range, None, Some(claim::mode(claim))).await.map(|size| size.get())
+        let namespace = claim.namespace().unwrap_or_default();
+        let charged = charge_growth(&self.context, &namespace, &volume, range).await.map_err(Failure::into_fault)?;
+        let grown = self.context.volumes.grow(volume, range, None, Some(claim::mode(claim))).await;
+        settled(charged, grown).map(|size| size.get())
     }
 
     /// Writes that an expansion to `target` has started. This comes before everything else: a kubelet that found the

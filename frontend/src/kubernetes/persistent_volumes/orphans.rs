@@ -78,6 +78,7 @@ async fn judge(context: &Context, kept: &mut HashSet<VolumeId>, suspect: Suspect
     match context.volumes.discard(volume.clone()).await {
         Ok(()) => {
             info!(%volume, %call, "orphaned volume deleted: it was never used, and its claim is gone");
+            context.ledger.forget(&volume);
             context.capacity_changed.notify_one();
         }
         Err(fault) if fault.is(ErrorKind::Refused) => {

@@ -207,7 +207,10 @@ async fn replace(
         Err(fault) if fault.is_io() => None,
         owned => owned?.owner,
     };
+    let namespace = object.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.namespace.as_deref());
+    let enter = || context.ledger.note(volume, namespace.unwrap_or_default());
     if found.as_ref() == Some(record) {
+        enter();
         return Ok(());
     }
     let objection = match found.map(|found| read(found.as_str())) {
@@ -220,5 +223,7 @@ async fn replace(
             "the note on the volume stays, though this object says something else: {objection}"
         )));
     }
-    Ok(context.volumes.record_owner(volume.clone(), record.clone()).await?)
+    context.volumes.record_owner(volume.clone(), record.clone()).await?;
+    enter();
+    Ok(())
 }

@@ -203,7 +203,10 @@ impl Reclaimer {
         };
         let deleted = deleted.await;
         match &deleted {
-            Ok(()) => self.context.capacity_changed.notify_one(),
+            Ok(()) => {
+                self.context.ledger.forget(volume);
+                self.context.capacity_changed.notify_one();
+            }
             Err(Failure::Volume(fault)) if !self.context.volumes.is_of_absent_pool(fault) => {
                 warn!(object = %object.name_any(), "cannot delete the released volume yet: {fault}");
                 self.context.events.publish(object, Reason::VolumeFailedDelete, fault.to_string());

@@ -42,7 +42,8 @@ async fn delete(context: &Context, content: &VolumeSnapshotContent, handle: &str
     }
     // An invalid id names no snapshot.
     let Ok(snapshot) = existing(handle) else { return Ok(()) };
-    context.volumes.delete_snapshot(snapshot).await?;
+    context.volumes.delete_snapshot(snapshot.clone()).await?;
+    context.ledger.forget(&snapshot);
     context.capacity_changed.notify_one();
     info!(object = %content.name_any(), snapshot = handle, call = %call_id::current(), "snapshot deleted");
     Ok(())

@@ -14,6 +14,7 @@ use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::holdings::{charge_snapshot, note_snapshot, settle_snapshot};
 use crate::volumes::existing;
 
 /// Takes the snapshot of `volume` that is called `name`, or finds it, and says so.
@@ -30,7 +31,7 @@ pub async fn take(context: &Context, content: &VolumeSnapshotContent, volume: &s
         true => content.clone(),
         false => write::object(context, content, status::begun()).await?,
     };
-    match snapshot_of(context, volume, name).await {
+    match snapshot_of(context, content, volume, name).await {
         Ok(snapshot) => finish(context, &begun, &snapshot).await,
         Err(failure) => Err(report_in_object(context, &begun, reason, failure).await),
     }
@@ -63,8 +64,17 @@ pub async fn settle(context: &Context, content: &VolumeSnapshotContent) -> Resul
     write::object(context, content, status::settled()).await.map(drop)
 }
 
-async fn snapshot_of(context: &Context, volume: &str, name: &str) -> Result<Snapshot, Failure> {
-    let snapshot = context.volumes.create_snapshot(existing(volume)?, name).await?;
+async fn snapshot_of(
+    context: &Context,
+    content: &VolumeSnapshotContent,
+    volume: &str,
+    name: &str,
+) -> Result<Snapshot, Failure> {
+    let volume = existing(volume)?;
+    let charged = charge_snapshot(context, content, &volume, name).await?;
+    let taken = context.volumes.create_snapshot(volume, name).await;
+    let snapshot = settle_snapshot(context, charged, taken).await?;
+    note_snapshot(context, content, &snapshot).await;
     context.capacity_changed.notify_one();
     Ok(snapshot)
 }

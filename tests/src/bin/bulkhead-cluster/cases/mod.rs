@@ -16,6 +16,7 @@ mod interrupted;
 mod late;
 mod manifests;
 mod monitoring;
+mod namespaces;
 mod no_room;
 mod nodes;
 mod operator;
@@ -51,6 +52,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         plugin::cases(),
         requests::cases(),
         monitoring::cases(),
+        namespaces::cases(),
         capacity::cases(),
         attributes::cases(),
         resize::cases(),

@@ -31,7 +31,8 @@ fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
                     "reserve": 1_u64 << 40, "optional": true }],
         "storageClasses": [{ "name": "fast", "default": true, "mountOptions": ["noatime"],
                              "parameters": { "pool": "fast", "blockSize": 4096, "inodes": 2_000_000 } }],
-        "frontend": { "metricsPort": 9000, "shareOwners": true, "logFormat": "json", "logLevel": "debug" },
+        "frontend": { "metricsPort": 9000, "shareOwners": true, "logFormat": "json", "logLevel": "debug",
+                      "namespaceShare": "25%", "namespaceVolumes": 1_000_000 },
         "privhelper": { "flags": ["--max-volumes 10"], "resources": { "limits": { "memory": "1Gi" } } },
         "nodeSelector": { "disk": "yes" }, "labels": "never", "tolerations": [], "priorityClassName": "",
         "podLabels": { "team": "storage" }, "podAnnotations": { "example.com/a": "b" },
@@ -73,7 +74,9 @@ fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
     let optional = json!({ "name": "BULKHEAD_OPTIONAL_POOLS", "value": "fast" });
     let environment = pod["containers"][0]["env"].as_array().context("no environment")?;
     let shared = json!({ "name": "BULKHEAD_SHARE_OWNERS", "value": "true" });
-    ensure!(environment.contains(&optional) && environment.contains(&shared), "{environment:?}");
+    let share = json!({ "name": "BULKHEAD_NAMESPACE_SHARE", "value": "25%" });
+    let volumes = json!({ "name": "BULKHEAD_NAMESPACE_VOLUMES", "value": "1000000" });
+    ensure!([optional, shared, share, volumes].iter().all(|one| environment.contains(one)), "{environment:?}");
     ensure!(!text.contains("/var/lib/kubelet") && !text.contains("/srv/bulkhead"), "{pod:#}");
     ensure!(pod["containers"][1]["resources"]["limits"]["memory"] == "1Gi", "{pod:#}");
     Ok(())
