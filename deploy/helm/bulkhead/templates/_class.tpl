@@ -29,3 +29,55 @@ mountOptions: {{ toJson . }}
 allowedTopologies: {{ toJson . }}
 {{- end }}
 {{- end }}
+
+{{/*
+Fails if no node can serve a class of these values. With host-service it cannot be judged: the nodes' own configuration
+says which pools there are.
+*/}}
+{{- define "bulkhead.served" -}}
+{{- $class := .class }}
+{{- $wanted := dig "parameters" "pool" "" $class }}
+{{- $image := eq (dig "parameters" "backing" "" $class) "image" }}
+{{- $names := list }}
+{{- $found := false }}
+{{- $served := false }}
+{{- range $group := .groups }}
+{{- range $pool := $group.pools }}
+{{- $names = append $names $pool.name }}
+{{- if or (eq $pool.name $wanted) (and (not $wanted) (or (eq $pool.name "default") (eq (len $group.pools) 1))) }}
+{{- $found = true }}
+{{- if or (not $image) $pool.filesystems }}
+{{- $served = true }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $wanted (not $found) }}
+{{- $message := "storageClasses: no node has the pool %s of the class %s; give it one of: %s" }}
+{{- fail (printf $message $wanted $class.name (join ", " (uniq $names))) }}
+{{- else if not $found }}
+{{- $message := "storageClasses: %s names no pool, and no node has a single one or a default; give it one of: %s" }}
+{{- fail (printf $message $class.name (join ", " (uniq $names))) }}
+{{- else if not $served }}
+{{- $message := "storageClasses: %s has backing: image, which its pool does not; give the pool filesystems: true" }}
+{{- fail (printf $message $class.name) }}
+{{- end }}
+{{- end }}
+
+{{/* Fails if two classes have one name, or are both the cluster's default. */}}
+{{- define "bulkhead.distinct" -}}
+{{- $names := list }}
+{{- $default := "" }}
+{{- range . }}
+{{- if has .name $names }}
+{{- fail (printf "storageClasses: two classes are called %s; give each a name of its own" .name) }}
+{{- end }}
+{{- $names = append $names .name }}
+{{- if .default }}
+{{- if $default }}
+{{- fail (printf "storageClasses: %s and %s both have default: true; leave it to one of them" $default .name) }}
+{{- end }}
+{{- $default = .name }}
+{{- end }}
+{{- end }}
+{{- end }}

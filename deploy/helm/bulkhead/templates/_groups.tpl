@@ -23,6 +23,7 @@ is as the values say for all of them.
 {{- end }}
 {{- if eq $.Values.form "container" }}
 {{- include "bulkhead.directories" (dict "root" $ "group" $full) }}
+{{- include "bulkhead.disjoint" $full.pools }}
 {{- end }}
 {{- $groups = append $groups $full }}
 {{- end }}
@@ -71,6 +72,23 @@ directory, which must not be visible there.
 {{- if not (hasPrefix $pools .directory) }}
 {{- $message := "pools: %s is not below poolsDirectory (%s), and only that is mounted into the helper's container" }}
 {{- fail (printf $message .directory $.group.poolsDirectory) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Fails unless each pool has a name and a directory of its own: the helper would serve none of two that share them. */}}
+{{- define "bulkhead.disjoint" -}}
+{{- range $at, $pool := . }}
+{{- range $other := slice $ 0 $at }}
+{{- if eq $pool.name $other.name }}
+{{- fail (printf "pools: two pools are called %s; give each a name of its own" $pool.name) }}
+{{- end }}
+{{- $one := printf "%s/" $pool.directory }}
+{{- $two := printf "%s/" $other.directory }}
+{{- if or (hasPrefix $one $two) (hasPrefix $two $one) }}
+{{- $message := "pools: %s (%s) and %s (%s) overlap; give each a directory that is not in the other's" }}
+{{- fail (printf $message $other.name $other.directory $pool.name $pool.directory) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -11,6 +11,7 @@ use super::{Objects, WITH_LABELS, named, objects, template, template_with};
 cases! {
     on Cluster;
     a_value_that_is_wrong_is_refused: Bare + Long,
+    what_no_node_could_serve_is_refused: Bare + Long,
     a_value_that_would_take_safety_away_is_refused: Bare + Long,
     no_value_takes_safety_away: Bare + Long,
 }
@@ -32,6 +33,7 @@ fn a_value_that_is_wrong_is_refused(_: &mut Cluster) -> Result<()> {
         ("labels=perhaps", "labels"),
         ("frontend.image.digest=sha256:1", "digest"),
         ("frontend.logLevel=loud", "logLevel"),
+        ("frontend.metricsPort=10250", "metricsPort"),
         ("updateStrategy.type=Recreate", "updateStrategy"),
         ("updateStrategy.maxUnavailable=0", "maxUnavailable"),
         ("updateStrategy.maxSurge=1", "maxSurge"),
@@ -40,6 +42,44 @@ fn a_value_that_is_wrong_is_refused(_: &mut Cluster) -> Result<()> {
     ] {
         let told = template(&[WITH_LABELS, "--set", value])?.failed().with_context(|| value)?;
         ensure!(told.contains(named), "{value}: {told}");
+    }
+    Ok(())
+}
+
+fn what_no_node_could_serve_is_refused(_: &mut Cluster) -> Result<()> {
+    let pools = |pools: &[(&str, &str)]| -> Value {
+        pools.iter().map(|(name, directory)| json!({ "name": name, "directory": directory })).collect()
+    };
+    let class = |parameters: Value| json!([{ "name": "own", "parameters": parameters }]);
+    let (a, b) = (("a", "/srv/bulkhead/a"), ("b", "/srv/bulkhead/b"));
+    let own = json!([{ "name": "own", "default": true }, { "name": "other", "default": true }]);
+    let twice = json!([{ "name": "own" }, { "name": "own" }]);
+    let image = json!({ "backing": "image" });
+    for (values, named) in [
+        (json!({ "pools": pools(&[a, ("b", "/srv/bulkhead/a")]) }), "overlap"),
+        (json!({ "pools": pools(&[a, ("b", "/srv/bulkhead/a/b")]) }), "a (/srv/bulkhead/a) and b (/srv/bulkhead/a/b)"),
+        (json!({ "pools": pools(&[("b", "/srv/bulkhead/a/b"), a]) }), "overlap"),
+        (json!({ "pools": pools(&[a, ("a", "/srv/bulkhead/b")]) }), "two pools are called a"),
+        (json!({ "nodeGroups": [{ "name": "g", "pools": pools(&[a, ("b", "/srv/bulkhead/a")]) }] }), "overlap"),
+        (json!({ "storageClasses": class(json!({ "pool": "fast" })) }), "no node has the pool fast of the class own"),
+        (json!({ "pools": pools(&[a, b]), "storageClasses": class(json!({})) }), "own names no pool"),
+        (json!({ "storageClasses": class(image.clone()) }), "filesystems: true"),
+        (json!({ "storageClasses": own }), "own and other both have default: true"),
+        (json!({ "storageClasses": twice }), "two classes are called own"),
+    ] {
+        let told = template_with(&values)?.failed().with_context(|| values.to_string())?;
+        ensure!(told.contains(named), "{values}: {told}");
+    }
+    let filesystems = json!([{ "name": "a", "directory": "/srv/bulkhead/a", "filesystems": true }]);
+    for values in [
+        // Directories of which one's name begins with the other's.
+        json!({ "pools": pools(&[("default", "/srv/bulkhead/a"), ("b", "/srv/bulkhead/ab")]) }),
+        json!({ "pools": filesystems, "storageClasses": class(image) }),
+        json!({ "nodeGroups": [{ "name": "g", "pools": pools(&[a, b]) }], "storageClasses": class(json!({ "pool": "b" })) }),
+        // The nodes' own configuration says which pools there are.
+        json!({ "form": "host-service", "storageClasses": class(json!({ "pool": "fast" })) }),
+    ] {
+        template_with(&values)?.succeeded().with_context(|| values.to_string())?;
     }
     Ok(())
 }
