@@ -20,27 +20,27 @@ const NEW: SignedDuration = SignedDuration::from_secs(60);
 /// # Errors
 /// When they cannot be listed.
 pub async fn find(cluster: &Cluster, volumes: &[Volume]) -> Result<Option<Check>, Failure> {
-    let snapshots: Api<VolumeSnapshot> = Api::all(cluster.client.clone());
-    match snapshots.list(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(None),
-        list => Ok(check(&list.map_err(cluster.failed("listing VolumeSnapshots"))?.items, volumes)),
+    let claims = volumes.iter().filter_map(|volume| volume.claim.as_ref());
+    let claims: BTreeSet<_> = claims.map(|(namespace, name, _)| (namespace.as_str(), name.as_str())).collect();
+    let (snapshots, now): (Api<VolumeSnapshot>, _) = (Api::all(cluster.client.clone()), Timestamp::now());
+    let ignored = |snapshot: VolumeSnapshot| is_ignored(&snapshot, &claims, now).then_some(snapshot);
+    match cluster.list("listing VolumeSnapshots", snapshots, ListParams::default(), ignored).await {
+        Err(failure) if failure.is_forbidden() || failure.is_unknown() => Ok(None),
+        ignored => Ok(check(&ignored?)),
     }
 }
 
-fn check(snapshots: &[VolumeSnapshot], volumes: &[Volume]) -> Option<Check> {
-    let now = Timestamp::now();
-    let claims = volumes.iter().filter_map(|volume| volume.claim.as_ref());
-    let claims: BTreeSet<_> = claims.map(|(namespace, name, _)| (namespace.as_str(), name.as_str())).collect();
-    let is_own = |snapshot: &&VolumeSnapshot| {
-        let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref();
-        let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
-        claim.is_some_and(|claim| claims.contains(&(namespace, claim)))
-    };
-    let is_ignored = |snapshot: &&VolumeSnapshot| {
-        let made = snapshot.metadata.creation_timestamp.as_ref();
-        snapshot.status.is_empty() && made.is_some_and(|made| now.duration_since(made.0) > NEW)
-    };
-    let ignored: Vec<_> = snapshots.iter().filter(is_own).filter(is_ignored).collect();
+/// Returns whether no controller has looked at a VolumeSnapshot of one of the `claims`, though one should have.
+fn is_ignored(snapshot: &VolumeSnapshot, claims: &BTreeSet<(&str, &str)>, now: Timestamp) -> bool {
+    let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref();
+    let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
+    let made = snapshot.metadata.creation_timestamp.as_ref();
+    claim.is_some_and(|claim| claims.contains(&(namespace, claim)))
+        && snapshot.status.is_empty()
+        && made.is_some_and(|made| now.duration_since(made.0) > NEW)
+}
+
+fn check(ignored: &[VolumeSnapshot]) -> Option<Check> {
     let first = ignored.first()?;
     let more = if ignored.len() > 1 { ", …" } else { "" };
     let message = format!(
@@ -66,9 +66,11 @@ mod tests {
 
     #[test]
     fn only_what_a_controller_should_have_looked_at_is_told() {
-        let claim = Some(("shop".to_owned(), "data".to_owned(), "uid".to_owned()));
-        let volumes = [Volume { claim, ..Volume::default() }];
-        let check = |snapshot: VolumeSnapshot| check(&[snapshot], &volumes).map(|check| check.message);
+        let (claims, now) = (BTreeSet::from([("shop", "data")]), Timestamp::now());
+        let check = |snapshot: VolumeSnapshot| {
+            let ignored = is_ignored(&snapshot, &claims, now).then_some(snapshot);
+            check(ignored.as_slice()).map(|check| check.message)
+        };
         let told = check(snapshot("monday", "data", json!({}))).unwrap();
         assert!(
             told.starts_with("none has looked at 1 VolumeSnapshot for more than a minute (shop/monday): "),
