@@ -193,12 +193,12 @@ impl Ledger {
         }
     }
 
-    /// Forgets what is not among `existing`, as it was listed at `then`, in pools that are `served`. Of others nothing is
-    /// listed.
-    pub fn keep_only(&self, existing: &HashSet<VolumeId>, served: &HashSet<PoolName>, then: Instant) {
+    /// Forgets what is not among `existing`, as it was listed at `then`, in pools that are `working`. Of others nothing
+    /// may be listed.
+    pub fn keep_only(&self, existing: &HashSet<VolumeId>, working: &HashSet<PoolName>, then: Instant) {
         if let Some(mut book) = self.book() {
             book.held.retain(|volume, entry| {
-                existing.contains(volume) || entry.entered >= then || !served.contains(&entry.cost.pool)
+                existing.contains(volume) || entry.entered >= then || !working.contains(&entry.cost.pool)
             });
         }
     }

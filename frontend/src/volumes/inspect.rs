@@ -152,18 +152,19 @@ impl Volumes {
         }
     }
 
-    /// The pools that are served.
+    /// The pools that work.
     ///
     /// # Errors
     /// When the helper cannot be reached.
-    pub async fn served_pools(&self) -> Result<HashSet<PoolName>, Fault> {
-        let mut served = HashSet::new();
+    pub async fn working_pools(&self) -> Result<HashSet<PoolName>, Fault> {
+        let mut working = HashSet::new();
         for pool in self.helper.welcome().await?.pools.as_slice() {
-            if self.pool_status(&pool.name).await.is_ok() {
-                served.insert(pool.name.clone());
+            let fails = |status| PoolCondition::all_of(&status).any(|condition| condition.is_unserved());
+            if self.pool_status(&pool.name).await.is_ok_and(|status| !fails(status)) {
+                working.insert(pool.name.clone());
             }
         }
-        Ok(served)
+        Ok(working)
     }
 
     /// One volume.

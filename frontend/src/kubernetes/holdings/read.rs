@@ -61,27 +61,31 @@ pub async fn since(context: &Context, age: Option<Duration>) -> Result<(), Failu
 
 async fn all(context: &Context, now: Instant) -> Result<(), Failure> {
     let (volumes, ledger, cluster) = (&context.volumes, &context.ledger, context.cluster().await?);
-    let served: HashSet<_> = volumes.served_pools().await?.into_iter().collect();
+    let working = volumes.working_pools().await?;
     let mut existing = HashSet::new();
-    for listed in volumes.list_all().await? {
+    // It may take for ever to ask about what is in others, in which nothing is made either. What is known of that stays.
+    for listed in volumes.list_all().await?.into_iter().filter(|listed| working.contains(&listed.pool)) {
         let size = Some(listed.size.get());
         if !ledger.has(&listed.volume, size) {
             match volumes.cost_of(&listed.volume).await {
                 // It has been deleted in the meantime.
                 Err(fault) if fault.is(ErrorKind::NotFound) => continue,
-                cost => enter(context, cluster, &listed.volume, cost?, size, None).await?,
+                Err(fault) if fault.is_of_helper() => return Err(fault.into()),
+                Err(fault) => debug!(volume = %listed.volume, "what the volume takes is not known: {fault}"),
+                Ok(cost) => enter(context, cluster, &listed.volume, cost, size, None).await?,
             }
         }
         existing.insert(listed.volume);
     }
-    for snapshot in volumes.list_all_snapshots().await? {
+    let snapshots = volumes.list_all_snapshots().await?;
+    for snapshot in snapshots.into_iter().filter(|snapshot| working.contains(&snapshot.pool)) {
         if !ledger.has(&snapshot.snapshot, None) {
             let source = Some(&snapshot.origin.source);
             enter(context, cluster, &snapshot.snapshot, Cost::from(&snapshot), None, source).await?;
         }
         existing.insert(snapshot.snapshot);
     }
-    ledger.keep_only(&existing, &served, now);
+    ledger.keep_only(&existing, &working, now);
     Ok(())
 }
 
@@ -97,7 +101,7 @@ async fn enter(
     let known = context.ledger.namespace_of(id);
     let namespace = match known {
         Some(known) => Some(known.to_string()),
-        None => match noted(context, id).await? {
+        None => match unless_broken(noted(context, id).await)? {
             Noted::Says(keys) => namespace_in(&keys, cluster).map(str::to_owned),
             Noted::Nothing => source.and_then(|source| context.ledger.namespace_of(source)).map(|of| of.to_string()),
             Noted::Unreadable(_) => None,
@@ -105,6 +109,14 @@ async fn enter(
     };
     context.ledger.enter(id.clone(), namespace.as_deref(), cost, size);
     Ok(())
+}
+
+/// A note that cannot be had says nothing; one volume's holds up no other's.
+fn unless_broken(noted: Result<Noted, Failure>) -> Result<Noted, Failure> {
+    match noted {
+        Err(Failure::Volume(fault)) if !fault.is_of_helper() => Ok(Noted::Unreadable(fault.to_string())),
+        noted => noted,
+    }
 }
 
 /// The namespace that a note names. One of another cluster is not ours.
