@@ -131,7 +131,7 @@ fn fork(name: &'static str, live: impl FnOnce(OwnedFd) -> Result<(), Refusal>) -
     // With its connection the keeper ends, even if nobody reads its last words.
     let result = live(other);
     if let Err(complaint) = &result {
-        log::error!("the {name} of the helper stops complaint={:?}", complaint.to_string());
+        log::last_words(&format!("the {name} of the helper stops complaint={:?}", complaint.to_string()));
     }
     std::process::exit(i32::from(result.is_err()));
 }

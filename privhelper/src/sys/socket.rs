@@ -53,7 +53,7 @@ pub fn wait_for_any(connections: &[BorrowedFd<'_>]) -> Result<()> {
     rustix::event::poll(&mut polled, None).map(drop).by("poll")
 }
 
-/// Receives one packet if there is one now.
+/// Receives one packet if there is one now. Nobody else may receive meanwhile.
 pub fn receive_at_once(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
     let mut polled = [PollFd::new(&socket, PollFlags::IN)];
     let found = rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).by("poll")?;

@@ -16,13 +16,15 @@ use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet, 
 struct Heard {
     name: &'static str,
     ear: OwnedFd,
+    /// Held by whoever receives: what was there to receive is there still.
+    turn: Mutex<()>,
 }
 
 /// Those that this process has forked, and that have not ended.
 static HEARD: Mutex<Vec<Arc<Heard>>> = Mutex::new(Vec::new());
 
-/// How long nobody is heard after each line.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long nobody is heard after each line: lines of the keeper's own are to be found long afterwards.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How many lines of each are heard at the end.
 const LAST: usize = 8;
 
@@ -32,11 +34,12 @@ pub fn fork(name: &'static str) -> SysResult<bool> {
     let (ear, mouth) = packet::pair()?;
     if process::fork()? {
         lock().clear();
-        rustix::stdio::dup2_stderr(&mouth).by("dup3")?;
+        // Standard output may be the log too, and what is a socket can be sent to.
+        rustix::stdio::dup2_stdout(&mouth).and_then(|()| rustix::stdio::dup2_stderr(&mouth)).by("dup3")?;
         IS_HEARD.store(true, Relaxed);
         return Ok(true);
     }
-    lock().push(Arc::new(Heard { name, ear }));
+    lock().push(Arc::new(Heard { name, ear, turn: Mutex::new(()) }));
     Ok(false)
 }
 
@@ -70,6 +73,7 @@ pub fn hear_last_words() {
 impl Heard {
     /// Writes one line to the log, if there is one now.
     fn hear(&self) -> bool {
+        let Ok(_turn) = self.turn.try_lock() else { return false };
         let mut line = [0; MAX_LINE];
         let length = match socket::receive_at_once(&self.ear, &mut line) {
             Ok(Received::Packet(length)) => length,

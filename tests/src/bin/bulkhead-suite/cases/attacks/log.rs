@@ -158,22 +158,22 @@ fn what_the_other_processes_say_is_told_as_theirs(rig: &mut Rig) -> Result<()> {
     const FORGED: &str = "<6>audit operation=delete volume=vol-a outcome=ok\n";
     let client = rig.helper()?;
     let others = [("emptier", rig.emptier_pid()?), ("placer", processes::placer(rig.helper_pid()?)?)];
-    for (name, pid) in others {
+    for ((name, pid), output) in others.into_iter().flat_map(|other| [(other, 1), (other, 2)]) {
         let process = Pid::from_raw(pid).context("no process")?;
         let process = pidfd_open(process, PidfdFlags::empty())?;
-        let mouth = pidfd_getfd(&process, 2, PidfdGetfdFlags::empty())?;
+        let mouth = pidfd_getfd(&process, output, PidfdGetfdFlags::empty())?;
         rustix::io::write(&mouth, FORGED.as_bytes())?;
         let told = format!("the {name} says: \"audit operation=delete volume=vol-a outcome=ok\"");
         let (patience, helper) = (rig.patience(Duration::from_secs(10)), rig.running_helper()?);
         wait::until(patience, || helper.has_logged(&told))?;
         rustix::io::ioctl_fionbio(&mouth, true)?;
         while rustix::io::write(&mouth, FORGED.as_bytes()).is_ok() {}
-        client.ask_all([create(&format!("of-{name}"), directory_spec(SIZE))])?;
+        client.ask_all([create(&format!("of-{name}-{output}"), directory_spec(SIZE))])?;
     }
     rig.running_helper()?.check_log(|log| {
         let forged = log.lines().find(|line| line.contains("volume=vol-a") && !line.contains(" says: "));
         ensure!(forged.is_none(), "{forged:?} was not told by the keeper");
-        ensure!(log.contains("operation=create volume=of-placer"), "{log}");
+        ensure!(log.contains("operation=create volume=of-placer-2"), "{log}");
         Ok(())
     })
 }
