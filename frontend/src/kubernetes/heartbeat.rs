@@ -178,10 +178,11 @@ async fn renew(
         lease.metadata.resource_version = version;
         match write(context, &lease).await {
             Err(failure) if failure.is_conflict() => {}
-            written => {
+            Ok(version) => {
                 note_other(readiness, None);
-                return written;
+                return Ok(version);
             }
+            failed => return failed,
         }
         let found = request("reading the agent's Lease", api(context).get_opt(&context.agent.node.name)).await?;
         note_other(readiness, found.as_ref().and_then(|found| other(found, &lease)));

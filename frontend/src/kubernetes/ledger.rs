@@ -8,6 +8,8 @@
 mod limits;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ struct Shared {
     book: Mutex<Book>,
     /// When the helper was last asked what there is.
     read: tokio::sync::Mutex<Option<Instant>>,
+    /// Whether it ever was.
+    is_read: AtomicBool,
 }
 
 #[derive(Default)]
@@ -65,7 +69,7 @@ impl Ledger {
     pub fn new(limits: Limits) -> Self {
         let is_limited = limits.share.is_some() || limits.volumes.is_some();
         let (book, read) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self(is_limited.then(|| Arc::new(Shared { limits, book, read })))
+        Self(is_limited.then(|| Arc::new(Shared { limits, book, read, is_read: AtomicBool::default() })))
     }
 
     /// The limits, if there are any.
@@ -76,6 +80,16 @@ impl Ledger {
     /// The turn to read what there is, with the time when that was last done.
     pub async fn reading(&self) -> Option<tokio::sync::MutexGuard<'_, Option<Instant>>> {
         Some(self.0.as_ref()?.read.lock().await)
+    }
+
+    /// Returns whether it has been read, so that nobody needs to wait for a turn.
+    pub fn is_read(&self) -> bool {
+        self.0.as_ref().is_none_or(|shared| shared.is_read.load(Relaxed))
+    }
+
+    /// Records that it has been read.
+    pub fn was_read(&self) {
+        self.0.iter().for_each(|shared| shared.is_read.store(true, Relaxed));
     }
 
     /// Reserves `cost` for `volume` of `namespace`, in a pool of which `told` is told. What exists already may stay as it is.

@@ -105,6 +105,11 @@ impl Health {
         self.pools.get(pool).is_some_and(|conditions| conditions.contains_key(&unmounted))
     }
 
+    /// Returns whether any pool is not, as the helper has said last.
+    pub fn is_any_unmounted(&self) -> bool {
+        self.pools.keys().any(|pool| self.is_unmounted(pool))
+    }
+
     /// The condition of `pool` that concerns all of its volumes, if it has one.
     pub fn failure_of(&self, pool: &PoolName) -> Option<&PoolCondition> {
         self.pools.get(pool)?.values().find(|condition| condition.kind().severity == Severity::Failure)

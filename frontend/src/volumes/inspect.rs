@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use bulkhead_model::volumes::{Fault, Mode, PoolCondition};
 use bulkhead_protocol::{ErrorKind, Listed, PoolName, PoolStatus, QuotaMode, Snapshot, VolumeId};
+use tokio::time::timeout;
 
+use super::pool_watch::PATIENCE;
 use super::{Measured, Volumes};
 use crate::helper::Counts;
 
@@ -160,7 +162,8 @@ impl Volumes {
         let mut working = HashSet::new();
         for pool in self.helper.welcome().await?.pools.as_slice() {
             let fails = |status| PoolCondition::all_of(&status).any(|condition| condition.is_unserved());
-            if self.pool_status(&pool.name).await.is_ok_and(|status| !fails(status)) {
+            let status = timeout(PATIENCE, self.pool_status(&pool.name)).await;
+            if status.is_ok_and(|status| status.is_ok_and(|status| !fails(status))) {
                 working.insert(pool.name.clone());
             }
         }

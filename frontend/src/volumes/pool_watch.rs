@@ -25,7 +25,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 const SHORTEST: Duration = Duration::from_millis(200);
 
 /// How long one pool may keep the others waiting.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long measurements are remembered.
 const REMEMBERED: Duration = Duration::from_secs(600);

@@ -60,13 +60,15 @@ impl Volumes {
             return Ok(());
         }
         match self.helper.usage(volume, None).await.map_err(Fault::from) {
-            Err(fault) if fault.is(ErrorKind::NotFound) => Err(Fault::new(
+            Ok(_) => Ok(()),
+            // While another pool is not served, it may be there.
+            Err(fault) if fault.is(ErrorKind::NotFound) || fault.is(ErrorKind::PoolBroken) => Err(Fault::new(
                 FaultKind::Typed(ErrorKind::PoolBroken),
                 format!(
-                    "no volume is made in pool {pool}, which is not mounted at its directory on the host any more: mount it there again"
+                    "nothing is made in pool {pool}, which is not mounted at its directory on the host any more: mount it there again"
                 ),
             )),
-            _ => Ok(()),
+            Err(fault) => Err(fault),
         }
     }
 

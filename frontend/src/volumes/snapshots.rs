@@ -22,6 +22,10 @@ impl Volumes {
             return Err(Fault::already_exists(format!("{source} exists, and is a volume: choose another name")));
         }
         let _guards = self.in_flight.enter_both(&source, &snapshot).await?;
+        if self.health().borrow().is_any_unmounted() {
+            let pool = self.helper.usage(&source, None).await?.pool;
+            self.check_mounted(&snapshot, &pool).await?;
+        }
         let request = Request::CreateSnapshot { volume: source.clone(), snapshot, name_hash };
         let error = match self.helper.snapshot(request).await {
             Ok(snapshot) => return Ok(snapshot),

@@ -133,6 +133,15 @@ pub fn is_object_name(name: &str) -> bool {
     bytes.len() <= 253 && bytes.iter().copied().all(is_allowed) && is_end(bytes.first()) && is_end(bytes.last())
 }
 
+/// Returns whether this is a uid, as the API server gives each object one.
+pub fn is_uid(text: &str) -> bool {
+    let shape = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(shape)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! Claims that wait for a first pod, and belong to a class of which no node can make volumes. The pod waits for capacity
 //! that there is nowhere, so no agent is ever given such a claim: one of them looks for them all, and tells their owners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use bulkhead_model::objects::claim;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
+use kube::{Api, ResourceExt};
 use tokio::time::sleep;
 use tracing::debug;
 
@@ -22,25 +22,33 @@ use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::heartbeat;
 
-/// How many claims are told at a time. Who has more knows by then.
-const MOST: usize = 100;
+/// How many claims are told at a time.
+const MOST: usize = 500;
+
+/// How many of them are of one namespace.
+const FEW: usize = 5;
 
 /// Looks for as long as it is polled. While this node can make volumes of every class, it asks nobody.
 pub async fn run(context: &Context, capacity: &CapacityReporter) {
-    let pause = context.intervals.unservable;
+    let (pause, mut told) = (context.intervals.unservable, HashSet::new());
     loop {
         sleep(pause + jitter(pause / 4)).await;
         let classes = capacity.unservable();
         if !classes.is_empty()
-            && let Err(failure) = tell(context, classes).await
+            && let Err(failure) = tell(context, classes, &mut told).await
         {
             debug!("claims of classes that no node can serve are not looked for: {failure}");
         }
     }
 }
 
-/// Tells the owners of claims of `classes` that none of the nodes can make their volumes, if that is so.
-async fn tell(context: &Context, mut classes: BTreeMap<String, String>) -> Result<(), Failure> {
+/// Tells the owners of claims of `classes` that none of the nodes can make their volumes, if that is so. Those with the uids
+/// in `told` have been told.
+async fn tell(
+    context: &Context,
+    mut classes: BTreeMap<String, String>,
+    told: &mut HashSet<String>,
+) -> Result<(), Failure> {
     if heartbeat::first(context).await?.as_ref() != Some(&context.agent.node.name) {
         return Ok(());
     }
@@ -54,17 +62,26 @@ async fn tell(context: &Context, mut classes: BTreeMap<String, String>) -> Resul
     // Those that have a node, or that any may take, have the label, where there are labels.
     let unlabelled = format!("!{}", context.agent.place.key());
     let mut claims = pin!(list("listing claims that wait for a pod", claims, Some(&unlabelled)));
-    let mut told = 0;
-    while told < MOST
-        && let Some(claim) = claims.try_next().await?
-    {
+    let (mut waiting, mut fresh) = (HashSet::new(), HashMap::<_, usize>::new());
+    while let Some(claim) = claims.try_next().await? {
         let Some((class, why)) = claim::class(&claim).and_then(|class| classes.get_key_value(class)) else { continue };
-        if waits(&claim, context.intervals.untaken) {
+        if !waits(&claim, context.intervals.untaken) {
+            continue;
+        }
+        let uid = claim::uid(&claim).to_owned();
+        let is_told = told.contains(&uid);
+        let (all, own) =
+            (fresh.values().sum::<usize>(), fresh.entry(claim.namespace().unwrap_or_default()).or_default());
+        if !is_told && *own < FEW && all < MOST {
             let note = format!("no node can make a volume of storage class {class}: {why}");
             context.events.publish_once(&claim, Reason::ProvisioningFailed, "unservable", note);
-            told += 1;
+            *own += 1;
+            waiting.insert(uid);
+        } else if is_told {
+            waiting.insert(uid);
         }
     }
+    *told = waiting;
     Ok(())
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bulkhead_model::objects::names::is_object_name;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::owner::{self, CLAIM, CLUSTER, Keys, SNAPSHOT, SNAPSHOT_UID};
-use bulkhead_protocol::{ErrorKind, PoolName, Snapshot, VolumeId};
-use tokio::time::Instant;
+use bulkhead_protocol::{PoolName, Snapshot, VolumeId};
+use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use crate::kubernetes::api::failure::Failure;
@@ -18,6 +18,9 @@ use crate::volumes::{Cost, Told};
 
 /// How often the ledger is read at most because a pool has more volumes than are entered.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// How long an answer about one volume is waited for. What is in the same pool is found out the next time.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest name of a namespace.
 const LONGEST_NAMESPACE: usize = 63;
@@ -49,44 +52,65 @@ pub async fn once(context: &Context) -> Result<(), Failure> {
 /// # Errors
 /// When the helper or the API server does not answer.
 pub async fn since(context: &Context, age: Option<Duration>) -> Result<(), Failure> {
+    if age.is_none() && context.ledger.is_read() {
+        return Ok(());
+    }
     let Some(mut last) = context.ledger.reading().await else { return Ok(()) };
     let is_recent = last.is_some_and(|last| age.is_none_or(|age| last.elapsed() < age));
     if !is_recent {
         let now = Instant::now();
         all(context, now).await?;
         *last = Some(now);
+        context.ledger.was_read();
     }
     Ok(())
 }
 
 async fn all(context: &Context, now: Instant) -> Result<(), Failure> {
     let (volumes, ledger, cluster) = (&context.volumes, &context.ledger, context.cluster().await?);
-    let working = volumes.working_pools().await?;
-    let mut existing = HashSet::new();
     // It may take for ever to ask about what is in others, in which nothing is made either. What is known of that stays.
-    for listed in volumes.list_all().await?.into_iter().filter(|listed| working.contains(&listed.pool)) {
+    let mut working = volumes.working_pools().await?;
+    let mut existing = HashSet::new();
+    for listed in volumes.list_all().await? {
         let size = Some(listed.size.get());
-        if !ledger.has(&listed.volume, size) {
-            match volumes.cost_of(&listed.volume).await {
-                // It has been deleted in the meantime.
-                Err(fault) if fault.is(ErrorKind::NotFound) => continue,
-                Err(fault) if fault.is_of_helper() => return Err(fault.into()),
-                Err(fault) => debug!(volume = %listed.volume, "what the volume takes is not known: {fault}"),
-                Ok(cost) => enter(context, cluster, &listed.volume, cost, size, None).await?,
-            }
+        if working.contains(&listed.pool) && !ledger.has(&listed.volume, size) {
+            let asked = async {
+                match volumes.cost_of(&listed.volume).await {
+                    Err(fault) if fault.is_of_helper() => Err(fault.into()),
+                    // It may have been deleted in the meantime.
+                    Err(fault) => {
+                        debug!(volume = %listed.volume, "what the volume takes is not known: {fault}");
+                        Ok(())
+                    }
+                    Ok(cost) => enter(context, cluster, &listed.volume, cost, size, None).await,
+                }
+            };
+            in_time(&mut working, &listed.pool, asked).await?;
         }
         existing.insert(listed.volume);
     }
-    let snapshots = volumes.list_all_snapshots().await?;
-    for snapshot in snapshots.into_iter().filter(|snapshot| working.contains(&snapshot.pool)) {
-        if !ledger.has(&snapshot.snapshot, None) {
+    for snapshot in volumes.list_all_snapshots().await? {
+        if working.contains(&snapshot.pool) && !ledger.has(&snapshot.snapshot, None) {
             let source = Some(&snapshot.origin.source);
-            enter(context, cluster, &snapshot.snapshot, Cost::from(&snapshot), None, source).await?;
+            let asked = enter(context, cluster, &snapshot.snapshot, Cost::from(&snapshot), None, source);
+            in_time(&mut working, &snapshot.pool, asked).await?;
         }
         existing.insert(snapshot.snapshot);
     }
     ledger.keep_only(&existing, &working, now);
     Ok(())
+}
+
+/// Waits for an answer about something in `pool`, which is not one of those that are `working` if none comes.
+async fn in_time(
+    working: &mut HashSet<PoolName>,
+    pool: &PoolName,
+    asked: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
+        working.remove(pool);
+        Ok(())
+    })
 }
 
 /// Enters what `id` takes, for whom the note on it names; for whom its source belongs to if there is none.

@@ -11,7 +11,7 @@ use super::read;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::ledger::Reservation;
-use crate::volumes::Cost;
+use crate::volumes::{Cost, Told};
 
 /// What is reserved for a snapshot while it is taken.
 pub struct Charge {
@@ -19,8 +19,10 @@ pub struct Charge {
     namespace: String,
     source: VolumeId,
     bytes: u64,
-    /// Whether it was there before.
-    exists: bool,
+    /// What was told of its pool.
+    told: Told,
+    /// Whether it was there before, or may have been.
+    may_exist: bool,
 }
 
 /// Reserves room for a snapshot of `volume`, which is to be called `name`. It is charged to whoever has the volume. Nothing
@@ -39,9 +41,11 @@ pub async fn charge_snapshot(
     }
     let snapshot = identify(name)?.0;
     // One that is there is never undone, and takes what it takes.
-    let (exists, cost) = match context.volumes.cost_of(&snapshot).await {
+    let (may_exist, cost) = match context.volumes.cost_of(&snapshot).await {
         Ok(cost) => (true, cost),
         Err(fault) if fault.is(ErrorKind::NotFound) => (false, context.volumes.cost_of_snapshot(volume).await?),
+        // It may be in a pool that is not served.
+        Err(fault) if fault.is(ErrorKind::PoolBroken) => (true, context.volumes.cost_of_snapshot(volume).await?),
         Err(fault) => return Err(fault.into()),
     };
     let told = read::told(context, &cost.pool).await?;
@@ -49,7 +53,7 @@ pub async fn charge_snapshot(
     let namespace = owner.as_deref().unwrap_or(&content.spec.volume_snapshot_ref.namespace).to_owned();
     let reserved = context.ledger.reserve_snapshot(&namespace, (volume, &snapshot), cost, told);
     let (reservation, bytes) = reserved.map_err(|over| refused("snapshot", over))?;
-    Ok(Some(Charge { reservation, namespace, source: volume.clone(), bytes, exists }))
+    Ok(Some(Charge { reservation, namespace, source: volume.clone(), bytes, told, may_exist }))
 }
 
 /// Enters what a snapshot takes once it has been taken, or deletes it if that is more than its namespace may have.
@@ -61,29 +65,26 @@ pub async fn settle_snapshot(
     charge: Option<Charge>,
     taken: Result<Snapshot, Fault>,
 ) -> Result<Snapshot, Failure> {
-    let Some(Charge { reservation, namespace, source, bytes, exists }) = charge else { return Ok(taken?) };
+    let Some(Charge { reservation, namespace, source, bytes, told, may_exist }) = charge else { return Ok(taken?) };
     let taken = match taken {
         Ok(taken) => taken,
         Err(fault) => return Ok(settled(Some(reservation), Err(fault))?),
     };
     let cost = Cost::from(&taken);
-    if exists || cost.bytes <= bytes {
+    // Until that is decided, what is reserved counts, and not what a reading of the ledger may have found meanwhile.
+    let is_fresh = !may_exist && cost.bytes > bytes;
+    let over = is_fresh.then(|| context.ledger.check(&namespace, &taken.snapshot, &cost, told).err()).flatten();
+    let Some(over) = over else {
         reservation.keep(Some(cost));
         return Ok(taken);
+    };
+    context.ledger.was_too_large(&source, cost.bytes);
+    if let Err(fault) = context.volumes.delete_snapshot(taken.snapshot.clone()).await {
+        reservation.keep(Some(cost));
+        return Err(fault.into());
     }
     drop(reservation);
-    let told = read::told(context, &cost.pool).await?;
-    match context.ledger.reserve(&namespace, &taken.snapshot, cost.clone(), told) {
-        Ok(reservation) => {
-            reservation.keep(Some(cost));
-            Ok(taken)
-        }
-        Err(over) => {
-            context.ledger.was_too_large(&source, cost.bytes);
-            context.volumes.delete_snapshot(taken.snapshot.clone()).await?;
-            context.ledger.forget(&taken.snapshot);
-            info!(snapshot = %taken.snapshot, volume = %source, "the snapshot was too large, and is deleted: {over}");
-            Err(refused("snapshot", over))
-        }
-    }
+    context.ledger.forget(&taken.snapshot);
+    info!(snapshot = %taken.snapshot, volume = %source, "the snapshot was too large, and is deleted: {over}");
+    Err(refused("snapshot", over))
 }

@@ -19,7 +19,7 @@ use super::watch_mode::{WatchMode, watch_mode};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::{Failure, is_unknown_kind};
 
-/// How much later the mode is reviewed while the policy is watched, which tells of it in time.
+/// How soon to review the mode while the policy is watched, which tells of it in time.
 const WATCHED: Duration = Duration::from_secs(3600);
 
 /// How soon to review the mode again when the API server has not answered.
@@ -78,7 +78,6 @@ async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watc
         let mut finding: Option<BoxFuture<'_, Found<K>>> = None;
         let watch_policy = || (mode == WatchMode::Labelled).then(|| changes(&client, K::POLICY));
         let mut policy = watch_policy();
-        review += rest(&policy);
         loop {
             tokio::select! {
                 event = events.next() => {
@@ -98,7 +97,7 @@ async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watc
                         break;
                     }
                     policy = policy.or_else(watch_policy);
-                    review = next_review + rest(&policy);
+                    review = next_review;
                 }
                 changed = next(&mut policy) => {
                     policy = policy.filter(|_| changed.is_some());
@@ -137,11 +136,6 @@ async fn next(policy: &mut Option<BoxStream<'static, ()>>) -> Option<()> {
     }
 }
 
-/// How long the review of the mode can wait.
-fn rest(policy: &Option<BoxStream<'static, ()>>) -> Duration {
-    if policy.is_some() { WATCHED } else { Duration::ZERO }
-}
-
 /// The mode to watch in, and when to review it. Without an answer from the API server it stays as it was `before`.
 async fn current_mode<K: Labelled>(
     client: &Client,
@@ -163,7 +157,10 @@ async fn mode_now<K: Labelled>(
 ) -> Result<(WatchMode, Duration), Failure> {
     let known = if is_known { Ok(()) } else { K::is_known(client).await? };
     match known {
-        Ok(()) => watch_mode(client, K::POLICY, scope).await,
+        Ok(()) => {
+            let (mode, pause) = watch_mode(client, K::POLICY, scope).await?;
+            Ok((mode, if mode == WatchMode::Labelled { WATCHED } else { pause }))
+        }
         Err(pause) => Ok((WatchMode::Unknown, pause)),
     }
 }

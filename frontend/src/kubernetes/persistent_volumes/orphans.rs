@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::time::Duration;
 
+use bulkhead_model::objects::names::is_uid;
 use bulkhead_model::objects::{claim, persistent_volume};
 use bulkhead_model::owner;
 use bulkhead_protocol::{ErrorKind, VolumeId};
@@ -277,12 +278,7 @@ fn names(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> boo
 
 /// The uid of the claim that the volume with that id was made for, if it was made for one.
 fn claim_uid(volume: &VolumeId) -> Option<&str> {
-    let uid = volume.as_str().strip_prefix("pvc-")?;
-    let shape = |(at, byte): (usize, u8)| match at {
-        8 | 13 | 18 | 23 => byte == b'-',
-        _ => byte.is_ascii_hexdigit(),
-    };
-    (uid.len() == 36 && uid.bytes().enumerate().all(shape)).then_some(uid)
+    volume.as_str().strip_prefix("pvc-").filter(|uid| is_uid(uid))
 }
 
 #[cfg(test)]

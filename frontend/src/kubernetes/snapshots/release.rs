@@ -1,5 +1,6 @@
 //! The end of a snapshot: it is deleted, unless it is to be kept, and then its object may go.
 
+use bulkhead_model::objects::names::is_uid;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use kube::ResourceExt;
 use tracing::info;
@@ -55,5 +56,11 @@ fn other_that_needs(context: &Context, content: &VolumeSnapshotContent, handle: 
         let is_going = other.is_being_deleted() && other.deletes_snapshot();
         other.uid() != content.uid() && !is_going && other.handle().as_deref() == Some(handle)
     };
-    context.stores.contents.all().find(needs).map(|other| other.name_any())
+    // It is named, or called after the uid of its VolumeSnapshot.
+    let uid = handle.strip_prefix("snapshot-").filter(|uid| is_uid(uid));
+    let other = match uid {
+        Some(uid) => context.stores.contents.mentioning(uid).find(needs),
+        None => context.stores.contents.all().find(needs),
+    };
+    other.map(|other| other.name_any())
 }
