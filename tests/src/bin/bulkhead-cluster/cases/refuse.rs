@@ -54,7 +54,7 @@ fn a_source_that_no_object_can_be_is_refused(cluster: &mut Cluster) -> Result<()
     let mut clone = on(claim("clone", &cluster.class, "16Mi"), &cluster.node());
     clone["spec"]["dataSource"] = json!({ "kind": "PersistentVolumeClaim", "name": "../configmaps/data" });
     cluster.create_claim(&clone)?;
-    cluster.event("clone", "ProvisioningFailed", "can be called ../configmaps/data")?;
+    cluster.event("clone", "ProvisioningFailed", "can be called \"../configmaps/data\"")?;
     ensure!(cluster.agents[0].volumes()?.is_empty(), "a volume was created all the same");
     Ok(())
 }

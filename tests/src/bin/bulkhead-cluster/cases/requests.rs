@@ -60,7 +60,7 @@ fn each_step_of_a_claims_life_costs_few_requests(cluster: &mut Cluster) -> Resul
     ensure!(lists == 1, "a deletion lists {lists} times, and not only what is labelled: {:?}", count(&deleted));
     // Each step takes at least one request; otherwise they were not counted. Volumes that are deleted together share the
     // question which objects name them.
-    for (what, made, most) in [("provisioned", provisioned, 3), ("grown", grown, 4), ("deleted", deleted, 5)] {
+    for (what, made, most) in [("provisioned", provisioned, 3), ("grown", grown, 4), ("deleted", deleted, 6)] {
         let (number, made) = (made.len(), count(&made));
         println!("{what}: {number} requests: {made:?}");
         ensure!((1..=most).contains(&number), "a claim is {what} with {number} requests, not 1 to {most}: {made:?}");
