@@ -237,7 +237,7 @@ async fn a_filesystem_in_an_image_is_made_and_its_room_is_told() {
     fake.greet_with(Greeting::Welcome(Box::new(Welcome { version: HIGHEST_VERSION, ..welcome(&["default"]) })));
     let socket = serve(&fake);
     let made =
-        run(socket.clone(), &["volume", "create", "pvc-1", "--size", "10Mi", "--backing", "image", "--sparse"]).await;
+        run(socket.clone(), &["volume", "create", "pvc-1", "--size", "300Mi", "--backing", "image", "--sparse"]).await;
     assert_eq!(text(&made.stdout), "pvc-1 has 300 MiB\n", "{}", text(&made.stderr));
     let shown = text(&run(socket.clone(), &["volume", "show", "pvc-1"]).await.stdout);
     for line in [

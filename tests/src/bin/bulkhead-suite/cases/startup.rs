@@ -400,7 +400,6 @@ fn check_notes_directories_beside_filesystems_in_images(rig: &mut Rig) -> Result
 fn check_notes_that_sizes_are_not_enforced(rig: &mut Rig) -> Result<()> {
     rig.add_pool("default")?;
     let told = "\nnote    pool default: sizes are not enforced";
-    ensure!(!Printed::by(&mut check_command(rig)?)?.succeeded()?.contains(told));
     rig.pools[0].options = ",quota=none".to_owned();
     let text = Printed::by(&mut check_command(rig)?)?.succeeded()?;
     ensure!(text.contains(told) && text.contains("\nok      pool default"), "{text}");
