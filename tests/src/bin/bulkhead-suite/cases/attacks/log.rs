@@ -155,25 +155,27 @@ fn a_request_with_the_longest_hostile_path_makes_a_bounded_line(rig: &mut Rig) -
 
 /// A process that is taken over can write whatever it likes to its standard error, and as much.
 fn what_the_other_processes_say_is_told_as_theirs(rig: &mut Rig) -> Result<()> {
-    const FORGED: &str = "<6>audit operation=delete volume=vol-a outcome=ok\n";
     let client = rig.helper()?;
     let others = [("emptier", rig.emptier_pid()?), ("placer", processes::placer(rig.helper_pid()?)?)];
-    for ((name, pid), output) in others.into_iter().flat_map(|other| [(other, 1), (other, 2)]) {
+    for (name, pid) in others {
         let process = Pid::from_raw(pid).context("no process")?;
         let process = pidfd_open(process, PidfdFlags::empty())?;
-        let mouth = pidfd_getfd(&process, output, PidfdGetfdFlags::empty())?;
-        rustix::io::write(&mouth, FORGED.as_bytes())?;
-        let told = format!("the {name} says: \"audit operation=delete volume=vol-a outcome=ok\"");
-        let (patience, helper) = (rig.patience(Duration::from_secs(10)), rig.running_helper()?);
-        wait::until(patience, || helper.has_logged(&told))?;
-        rustix::io::ioctl_fionbio(&mouth, true)?;
-        while rustix::io::write(&mouth, FORGED.as_bytes()).is_ok() {}
-        client.ask_all([create(&format!("of-{name}-{output}"), directory_spec(SIZE))])?;
+        let [output, error] = [1, 2].map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()));
+        let (output, error) = (output?, error?);
+        for (mouth, number) in [(&output, 1), (&error, 2)] {
+            rustix::io::write(mouth, format!("<6>audit operation=delete volume=vol-{number} outcome=ok\n").as_bytes())?;
+            let told = format!("the {name} says: \"audit operation=delete volume=vol-{number} outcome=ok\"");
+            let (patience, helper) = (rig.patience(Duration::from_secs(10)), rig.running_helper()?);
+            wait::until(patience, || helper.has_logged(&told))?;
+        }
+        rustix::io::ioctl_fionbio(&error, true)?;
+        while rustix::io::write(&error, b"<6>audit operation=delete volume=vol-3").is_ok() {}
+        client.ask_all([create(&format!("of-{name}"), directory_spec(SIZE))])?;
     }
     rig.running_helper()?.check_log(|log| {
-        let forged = log.lines().find(|line| line.contains("volume=vol-a") && !line.contains(" says: "));
+        let forged = log.lines().find(|line| line.contains("volume=vol-") && !line.contains(" says: "));
         ensure!(forged.is_none(), "{forged:?} was not told by the keeper");
-        ensure!(log.contains("operation=create volume=of-placer-2"), "{log}");
+        ensure!(log.contains("operation=create volume=of-placer"), "{log}");
         Ok(())
     })
 }
