@@ -155,9 +155,11 @@ async fn made_after(change: impl FnOnce(&MockApi)) -> Vec<mock_api::Seen> {
     agent(&helper, &api);
     until("making a volume", || helper.names().contains(&"Create".to_owned()).then_some(())).await;
     change(&api);
-    let lists = api.seen(&Method::GET, "/persistentvolumeclaims").len();
     api.expire();
-    until("a new list", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() > lists + 1).then_some(())).await;
+    until("the end of the watch", || (!api.is_watched()).then_some(())).await;
+    // It follows a new list.
+    until("another watch", || api.is_watched().then_some(())).await;
+    sleep(Duration::from_millis(200)).await;
     may_go_on.notify_one();
     sleep(Duration::from_secs(2)).await;
     api.seen(&Method::POST, "/persistentvolumes")

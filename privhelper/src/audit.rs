@@ -1,8 +1,7 @@
 //! Every request that may change something, or fails (to read a pool: for another reason than before), writes one log
-//! line that begins with `audit`: what, with which
-//! fields, for which call of whom, how it ended and how long it took. A frontend reads all the time, which would hide
-//! what it does. What is short and plain comes first; an error message and a target, which may be long and hold
-//! anything, come last, so that the log can cut them.
+//! line that begins with `audit`: what, with which fields, for which call of whom, how it ended and how long it took. A
+//! frontend reads all the time, which would hide what it does. What is short and plain comes first; an error message and
+//! a target, which may be long and hold anything, come last, so that the log can cut them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

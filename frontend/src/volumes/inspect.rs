@@ -10,8 +10,11 @@ use super::pool_watch::PATIENCE;
 use super::{Measured, Volumes};
 use crate::helper::Counts;
 
-/// How many volumes are listed at a time.
+/// How many volumes are looked at at a time.
 const PAGE: usize = 500;
+
+/// More than there can be.
+const ALL: usize = usize::MAX - 1;
 
 /// The protocol version that counts filesystems in images and inodes.
 const COUNTED_SINCE: u16 = 4;
@@ -122,16 +125,7 @@ impl Volumes {
     /// # Errors
     /// When the helper cannot list them.
     pub async fn list_all(&self) -> Result<Vec<Listed>, Fault> {
-        let mut all = Vec::new();
-        let mut token = String::new();
-        loop {
-            let page = self.list(PAGE, &token).await?;
-            all.extend(page.entries);
-            match page.next {
-                Some(next) => token = next,
-                None => return Ok(all),
-            }
-        }
+        Ok(self.list(ALL, "").await?.entries)
     }
 
     /// All snapshots. A helper of a release that takes none has none.
@@ -139,18 +133,9 @@ impl Volumes {
     /// # Errors
     /// When the helper cannot list them.
     pub async fn list_all_snapshots(&self) -> Result<Vec<Snapshot>, Fault> {
-        let mut all = Vec::new();
-        let mut token = String::new();
-        loop {
-            let page = match self.list_snapshots(None, PAGE, &token).await {
-                Err(fault) if fault.is(ErrorKind::Unsupported) => return Ok(all),
-                page => page?,
-            };
-            all.extend(page.entries);
-            match page.next {
-                Some(next) => token = next,
-                None => return Ok(all),
-            }
+        match self.list_snapshots(None, ALL, "").await {
+            Err(fault) if fault.is(ErrorKind::Unsupported) => Ok(Vec::new()),
+            page => Ok(page?.entries),
         }
     }
 

@@ -10,7 +10,8 @@ use crate::kubernetes::ledger::{OverShare, Reservation};
 use crate::metrics::METRICS;
 use crate::volumes::{Cost, NewVolume};
 
-/// Reserves `cost` for `volume` of `namespace`, for something of this `kind`, as it is called in metrics.
+/// Reserves what `volume` of `namespace` is going to take, for something of this `kind`, as it is called in metrics. Where
+/// there are no limits, nothing is asked or reserved.
 ///
 /// # Errors
 /// [`Failure::OverShare`] when the namespace would have more than its share.
@@ -19,10 +20,14 @@ async fn charge(
     kind: &'static str,
     namespace: &str,
     volume: &VolumeId,
-    cost: Cost,
-) -> Result<Reservation, Failure> {
+    cost: impl Future<Output = Result<Cost, Fault>>,
+) -> Result<Option<Reservation>, Failure> {
+    if context.ledger.limits().is_none() {
+        return Ok(None);
+    }
+    let cost = cost.await?;
     let told = read::told(context, &cost.pool).await?;
-    context.ledger.reserve(namespace, volume, cost, told).map_err(|over| refused(kind, over))
+    context.ledger.reserve(namespace, volume, cost, told).map(Some).map_err(|over| refused(kind, over))
 }
 
 /// Counts a refusal for something of this `kind`.
@@ -31,16 +36,12 @@ pub(super) fn refused(kind: &'static str, over: OverShare) -> Failure {
     Failure::OverShare(over.to_string())
 }
 
-/// Reserves room for the volume `new` of a claim in `namespace`; nothing where there are no limits.
+/// Reserves room for the volume `new` of a claim in `namespace`.
 ///
 /// # Errors
 /// As [`charge`].
 pub async fn charge_claim(context: &Context, namespace: &str, new: &NewVolume) -> Result<Option<Reservation>, Failure> {
-    if context.ledger.limits().is_none() {
-        return Ok(None);
-    }
-    let cost = context.volumes.cost(new).await?;
-    charge(context, "volume", namespace, &identify(&new.name)?.0, cost).await.map(Some)
+    charge(context, "volume", namespace, &identify(&new.name)?.0, context.volumes.cost(new)).await
 }
 
 /// Returns why `namespace` may not have the volume `new` on this node, if it may not.
@@ -66,11 +67,7 @@ pub async fn charge_growth(
     volume: &VolumeId,
     range: SizeRange,
 ) -> Result<Option<Reservation>, Failure> {
-    if context.ledger.limits().is_none() {
-        return Ok(None);
-    }
-    let cost = context.volumes.cost_of_growth(volume, range).await?;
-    charge(context, "growth", namespace, volume, cost).await.map(Some)
+    charge(context, "growth", namespace, volume, context.volumes.cost_of_growth(volume, range)).await
 }
 
 /// Reserves room for `volume` of a claim in `namespace` to have `attributes`.
@@ -83,11 +80,7 @@ pub async fn charge_attributes(
     volume: &VolumeId,
     attributes: &Attributes,
 ) -> Result<Option<Reservation>, Failure> {
-    if context.ledger.limits().is_none() {
-        return Ok(None);
-    }
-    let cost = context.volumes.cost_of_attributes(volume, attributes).await?;
-    charge(context, "growth", namespace, volume, cost).await.map(Some)
+    charge(context, "growth", namespace, volume, context.volumes.cost_of_attributes(volume, attributes)).await
 }
 
 /// Settles a reservation once it is known what has become of what it was for. What may have been made counts until it is
