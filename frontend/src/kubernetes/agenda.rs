@@ -17,6 +17,9 @@ const PLACES: usize = 32;
 /// How many at most, once there are so many namespaces that some would have no place: each has one then, up to this.
 const MOST: usize = 4 * PLACES;
 
+/// How many become due in one go. Whose each is has to be looked up, and others want their turn.
+const AT_ONCE: usize = 256;
+
 /// The agenda of one kind of object, each known by a `T`.
 #[derive(Debug)]
 pub struct Agenda<T> {
@@ -76,11 +79,11 @@ impl<T: Clone + Debug + Eq + Hash> Agenda<T> {
         self.later.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Returns the next object that is due by `now` if its namespace is not known: nothing is left to look at.
+    /// Returns the next object that is due by `now` if its namespace is not known: nothing is left to look at. Of very many
+    /// it leaves some for the next time.
     pub fn advance(&mut self, now: Instant, namespace: impl Fn(&T) -> Option<String>) -> Option<T> {
-        while let Some(first) = self.later.first_entry()
-            && first.key().0 <= now
-        {
+        for _ in 0..AT_ONCE {
+            let first = self.later.first_entry().filter(|first| first.key().0 <= now)?;
             let object = first.remove();
             let Some(namespace) = namespace(&object) else {
                 self.known.remove(&object);

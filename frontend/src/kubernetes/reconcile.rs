@@ -11,6 +11,7 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
+use tokio::task::consume_budget;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
@@ -72,6 +73,8 @@ pub async fn run<C: Controller>(
     let mut changes = changes.take_until(Box::pin(async move { end.begun().await })).fuse();
     let mut is_over = false;
     while !is_over || !looks.is_empty() {
+        // A look that waits for nothing is over at once, and there may be as many as there are objects.
+        consume_budget().await;
         let namespace = |object: &ObjectRef<C::Object>| Some(C::namespace(&store.get(object)?));
         while let Some(gone) = agenda.advance(Instant::now(), namespace) {
             controller.memory().forget(gone.extra.uid.as_deref().unwrap_or_default());
@@ -137,6 +140,7 @@ fn log(kind: &str, name: &str, failure: &Failure, delay: Duration) {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use futures::channel::mpsc::{UnboundedSender, unbounded};
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -203,6 +207,51 @@ mod tests {
         let (looked, _, running) = begin(Duration::from_secs(30), &claims);
         assert!(timeout(Duration::from_secs(2), running).await.is_err());
         assert_eq!(*looked.lock().unwrap(), ["data"]);
+    }
+
+    /// A controller whose looks wait for nothing, and of which there are this many.
+    struct Quick(Memory, AtomicUsize);
+
+    impl Controller for Quick {
+        type Object = PersistentVolumeClaim;
+
+        fn memory(&self) -> &Memory {
+            &self.0
+        }
+
+        fn namespace(claim: &PersistentVolumeClaim) -> String {
+            claim.namespace().unwrap_or_default()
+        }
+
+        async fn reconcile(&self, _: Arc<PersistentVolumeClaim>) -> Result<Action, Failure> {
+            let left = self.1.fetch_sub(1, Ordering::Relaxed);
+            Ok(if left > 100 { Action::requeue(Duration::ZERO) } else { Action::await_change() })
+        }
+    }
+
+    #[tokio::test]
+    async fn looks_that_wait_for_nothing_leave_others_their_turn() {
+        const LOOKS: usize = 20_000;
+        let (known, mut writer) = Known::new();
+        let claims: Vec<PersistentVolumeClaim> = (0..100)
+            .map(|number| {
+                let name = format!("claim-{number}");
+                from_value(json!({ "metadata": { "namespace": "a", "name": name, "uid": name } })).unwrap()
+            })
+            .collect();
+        claims.iter().for_each(|claim| drop(writer.take(&Event::Apply(claim.clone()))));
+        let changes = futures::stream::iter(claims.iter().map(ObjectRef::from_obj).collect::<Vec<_>>());
+        let quick = Arc::new(Quick(Memory::default(), AtomicUsize::new(LOOKS)));
+        let (seen, end) = (Arc::clone(&quick), Shutdown::default());
+        let at_the_end = end.clone();
+        let neighbour = tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            at_the_end.begin();
+            seen.1.load(Ordering::Relaxed)
+        });
+        run(quick, known, changes.chain(futures::stream::pending()).boxed(), end).await;
+        let left = neighbour.await.unwrap();
+        assert!(left > LOOKS / 2, "the neighbour had its turn when {left} of {LOOKS} looks were left");
     }
 
     #[tokio::test]
