@@ -154,11 +154,12 @@ async fn made_after(change: impl FnOnce(&MockApi)) -> Vec<mock_api::Seen> {
     api.put(&claim(10, Some("node-1")));
     agent(&helper, &api);
     until("making a volume", || helper.names().contains(&"Create".to_owned()).then_some(())).await;
+    // The claim is known from the list before it.
+    until("a watch", || (api.watches() == 1).then_some(())).await;
     change(&api);
     api.expire();
-    until("the end of the watch", || (!api.is_watched()).then_some(())).await;
     // It follows a new list.
-    until("another watch", || api.is_watched().then_some(())).await;
+    until("another watch", || (api.watches() == 2).then_some(())).await;
     sleep(Duration::from_millis(200)).await;
     may_go_on.notify_one();
     sleep(Duration::from_secs(2)).await;

@@ -64,6 +64,8 @@ struct Shared {
     registered: AtomicBool,
     /// Events of the watch on claims.
     events: broadcast::Sender<Value>,
+    /// How many watches of claims have begun.
+    watches: AtomicUsize,
     /// Those that happened while there was none: the next one is told.
     missed: Mutex<Vec<Value>>,
     contents: Contents,
@@ -88,6 +90,7 @@ impl MockApi {
             volumes: Mutex::default(),
             registered: AtomicBool::default(),
             events: broadcast::Sender::new(64),
+            watches: AtomicUsize::default(),
             missed: Mutex::default(),
             contents: Contents::default(),
             policies: Policies::default(),
@@ -150,6 +153,11 @@ impl MockApi {
     /// Returns whether claims are watched, so that what is reported now arrives.
     pub fn is_watched(&self) -> bool {
         self.shared.events.receiver_count() > 0
+    }
+
+    /// How many watches of claims have begun. What a list was asked for before one is known by then.
+    pub fn watches(&self) -> usize {
+        self.shared.watches.load(Ordering::SeqCst)
     }
 
     /// How many clients still wait for a [late](Fault::Late) answer.
@@ -257,7 +265,9 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
             if !claims {
                 return watch(Vec::new(), None);
             }
-            watch(std::mem::take(&mut *missed), Some(shared.events.subscribe()))
+            let events = shared.events.subscribe();
+            shared.watches.fetch_add(1, Ordering::SeqCst);
+            watch(std::mem::take(&mut *missed), Some(events))
         }
         Method::GET if claims && shared.unlisted.load(Ordering::Relaxed) => {
             answer(200, &list("v1", "PersistentVolumeClaim", &[], query))

@@ -441,8 +441,6 @@ fn a_node_that_exists_is_not_released(cluster: &mut Cluster) -> Result<()> {
 
 fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     let (gone, volume) = lose_node(cluster)?;
-    // It is there until the control plane collects the pods of nodes that are gone, which is not at once.
-    agent_pod_on(cluster, &gone, NAMESPACE, 1, true)?;
     node::delete(&cluster.access, &gone)?;
     let (lost, waiting) = (format!("{}/there", cluster.namespace), format!("{}/waiting", cluster.namespace));
     cluster.access.wait(cluster.patience(), "the controller manager to leave the claim to the driver", || {
@@ -466,11 +464,21 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     ensure!(elsewhere.get(TOPOLOGY_KEY) == Some(&cluster.node()), "it has {elsewhere:?}");
     let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
     ensure!(!orphans.contains(&gone), "{orphans}");
-    let doctor = plugin(cluster, &["doctor"])?.text;
-    Printed::row(&doctor, &["note", "node", &gone, "does not exist any more"])?;
+    let doctor = cluster.access.wait(cluster.patience(), "a note of the node's pod", || {
+        // The control plane collects it, since its node is gone: now, or within a minute.
+        agent_pod_on(cluster, &gone, NAMESPACE, 1, true)?;
+        let doctor = plugin(cluster, &["doctor"])?.text;
+        Printed::row(&doctor, &["note", "node", &gone, "does not exist any more"])?;
+        Ok(doctor)
+    })?;
     ensure!(!doctor.lines().any(|line| line.starts_with("FAILED") && line.contains(&gone)), "{doctor}");
     let pods: Api<Pod> = Api::namespaced(cluster.access.client(), NAMESPACE);
-    cluster.access.run(pods.delete(&gone, &DeleteParams::default().grace_period(0)))?;
+    cluster.access.run(async {
+        match pods.delete(&gone, &DeleteParams::default().grace_period(0)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            deleted => deleted.map(drop),
+        }
+    })?;
     // The agents no longer care about the volume on the lost node's disk.
     cluster.agents[1].rig.start_frontend()?;
     let csi = cluster.agents[1].rig.csi()?;
