@@ -6,7 +6,6 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::VolumeSpec;
@@ -98,8 +97,12 @@ pub fn spent_node(rig: &Rig, id: &str, spec: VolumeSpec) -> Result<PathBuf> {
     helper.ask_all([helper::create(id, spec), helper::attach(id), helper::make_device(id, id)])?;
     let node = node_like(&rig.target(id), &rig.work().join(id))?;
     helper.ask_all([helper::remove_device(id, id), helper::detach(id), helper::delete(id)])?;
-    // It is removed in the background.
-    std::thread::sleep(Duration::from_millis(500));
+    let number = rustix::fs::minor(fs::metadata(&node)?.rdev());
+    rig.eventually(15, || {
+        let is_there = Path::new(&format!("/sys/dev/block/7:{number}")).exists();
+        ensure!(!is_there, "device {number} is not removed");
+        Ok(())
+    })?;
     Ok(node)
 }
 

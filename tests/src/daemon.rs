@@ -5,10 +5,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::pace::{self, Allowance};
+use crate::wait;
 
 /// The user that the frontend runs as.
 pub const FRONTEND_UID: u32 = 901;
@@ -70,7 +73,7 @@ impl Daemon {
     /// Waits until its log passes `check`: lines are written by a separate thread, a moment after the call they
     /// describe has been answered.
     pub fn check_log(&self, mut check: impl FnMut(&str) -> Result<()>) -> Result<()> {
-        crate::wait::until(crate::pace::patience(Duration::from_secs(10)), || check(&self.log()?))
+        wait::until(pace::patience(Duration::from_secs(10)), || check(&self.log()?))
     }
 
     /// Waits until its log contains `part`.
@@ -97,12 +100,12 @@ impl Daemon {
 
     /// Waits until `check` succeeds.
     pub fn wait_until(&mut self, limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
-        let end = Instant::now() + limit;
+        let mut allowance = Allowance::at_this_pace(limit);
         loop {
             self.check_alive()?;
             match check() {
                 Ok(()) => return Ok(()),
-                Err(complaint) if Instant::now() >= end => {
+                Err(complaint) if allowance.is_spent() => {
                     return Err(complaint.context(format!("still after {} s", limit.as_secs())));
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -112,12 +115,12 @@ impl Daemon {
 
     /// Waits until it has ended of its own accord.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let end = Instant::now() + limit;
+        let mut allowance = Allowance::at_this_pace(limit);
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            ensure!(Instant::now() < end, "{} still runs after {} s", self.name, limit.as_secs());
+            ensure!(!allowance.is_spent(), "{} still runs after {} s", self.name, limit.as_secs());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bulkhead_protocol::{
@@ -22,7 +22,7 @@ use rustix::process::Uid;
 
 use crate::daemon::FRONTEND_UID;
 use crate::ids::own;
-use crate::pace;
+use crate::pace::{self, Allowance};
 use crate::undo::Pending;
 
 /// A connection to the helper.
@@ -110,10 +110,10 @@ impl HelperClient {
 
     /// Sends a request until the helper is no longer too busy to grant it, for as long as this at most.
     pub fn ask_within(&self, limit: Duration, request: &Request) -> Result<Reply> {
-        let end = Instant::now() + limit;
+        let mut allowance = Allowance::at_this_pace(limit);
         loop {
             match self.request(request)? {
-                Err(error) if error.kind == ErrorKind::Busy && Instant::now() < end => {
+                Err(error) if error.kind == ErrorKind::Busy && !allowance.is_spent() => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 response => return response.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind)),

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 use crate::case::{Case, Need};
 use crate::fixture::Fixture;
 use crate::observe::{loops, mounts, processes};
-use crate::pace;
+use crate::pace::{self, Allowance};
 use crate::pool::Pool;
 use crate::run_options::{Phase, Place, RunOptions};
 
@@ -63,15 +63,15 @@ pub(crate) fn leave_the_hosts_mounts() -> Result<()> {
 
 fn run(body: &mut Command, limit: Duration) -> Result<()> {
     let mut child = body.spawn()?;
-    let end = Instant::now() + limit;
+    let (begun, mut allowance) = (Instant::now(), Allowance::new(limit));
     let runner = rustix::process::getppid();
     loop {
         if let Some(status) = child.try_wait()? {
             ensure!(status.success(), "the test failed ({status})");
             return Ok(());
         }
-        if Instant::now() > end {
-            bail!("the test is not done after {} s", limit.as_secs());
+        if allowance.is_spent() {
+            bail!("the test is not done after {} s", begun.elapsed().as_secs());
         }
         ensure!(rustix::process::getppid() == runner, "the run was ended");
         std::thread::sleep(Duration::from_millis(5));

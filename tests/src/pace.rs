@@ -2,12 +2,14 @@
 //! a slow machine gets a slow run, not a failed one.
 
 use std::fmt::{self, Display};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -27,8 +29,10 @@ const SAMPLES: usize = 5;
 /// How often the pace of a run is measured again: others may begin to use the machine, and end.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The pace of this process, in percent.
-static KNOWN: OnceLock<AtomicU32> = OnceLock::new();
+/// The pace that this process has measured.
+static KNOWN: OnceLock<Pace> = OnceLock::new();
+/// Where the pace can be read, as long as the process lives that measures it.
+static TOLD: OnceLock<PathBuf> = OnceLock::new();
 
 /// A deadline for this machine, where a host that has nothing else to do would get this one.
 pub fn patience(on_host: Duration) -> Duration {
@@ -36,16 +40,23 @@ pub fn patience(on_host: Duration) -> Duration {
 }
 
 impl Pace {
-    /// The pace that this process has been told, or has measured.
+    /// The pace as another process tells it, or as this one has measured it.
     pub fn current() -> Self {
+        if let Some(told) = TOLD.get().and_then(|path| fs::read_to_string(path).ok()?.trim().parse().ok()) {
+            return told;
+        }
         // Where nothing can be measured, the usual deadlines are the best that there is.
-        let known = KNOWN.get_or_init(|| AtomicU32::new(Self::measure().map_or(100, |pace| pace.percent)));
-        Self { percent: known.load(Ordering::Relaxed) }
+        *KNOWN.get_or_init(|| Self::measure().unwrap_or(Self { percent: 100 }))
     }
 
-    /// Makes it the pace of this process.
-    pub fn adopt(self) {
-        KNOWN.get_or_init(AtomicU32::default).store(self.percent, Ordering::Relaxed);
+    /// Has this process go by what is told at `path`.
+    pub fn is_told_at(path: PathBuf) {
+        let _ = TOLD.set(path);
+    }
+
+    /// Where this process is told it, for its children.
+    pub fn told_at() -> Option<PathBuf> {
+        TOLD.get().cloned()
     }
 
     /// Measures the pace of this machine.
@@ -54,18 +65,26 @@ impl Pace {
         Ok(Self::median(&samples))
     }
 
-    /// Keeps the pace of this process up to date for as long as it runs.
-    pub fn follow() {
-        std::thread::spawn(|| {
-            let mut samples = vec![USUALLY * Self::current().percent / 100; SAMPLES];
+    /// Keeps the pace up to date for as long as this process runs, for all others that are told where.
+    pub fn follow() -> Result<()> {
+        let told = tempfile::tempfile().context("make a file for the pace")?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), told.as_raw_fd());
+        let tell = move |pace: Self| told.write_all_at(format!("{:>8}", pace.to_string()).as_bytes(), 0);
+        let begun = Self::current();
+        tell(begun)?;
+        Self::is_told_at(path.into());
+        std::thread::spawn(move || {
+            let mut samples = vec![USUALLY * begun.percent / 100; SAMPLES];
             for oldest in (0..SAMPLES).cycle() {
                 std::thread::sleep(INTERVAL);
                 if let Ok(sample) = sample() {
                     samples[oldest] = sample;
-                    Self::median(&samples).adopt();
+                    // What was told before holds until it can be told again.
+                    let _ = tell(Self::median(&samples));
                 }
             }
         });
+        Ok(())
     }
 
     fn median(samples: &[Duration]) -> Self {
@@ -74,6 +93,39 @@ impl Pace {
         let median = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
         let percent = median.as_micros() * 100 / USUALLY.as_micros();
         Self { percent: u32::try_from(percent).unwrap_or(SLOWEST).clamp(100, SLOWEST) }
+    }
+}
+
+/// A time that is given to something for as long as it takes, however the pace changes meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowance {
+    /// What is left of it, on a host that has nothing else to do.
+    left: Duration,
+    /// Since when it is being used up.
+    counted: Instant,
+}
+
+impl Allowance {
+    /// One that begins now, of so much time on a host that has nothing else to do.
+    pub fn new(on_host: Duration) -> Self {
+        Self { left: on_host, counted: Instant::now() }
+    }
+
+    /// One that begins now, of so much time at the pace that there is now.
+    pub fn at_this_pace(limit: Duration) -> Self {
+        Self::new(limit * 100 / Pace::current().percent)
+    }
+
+    /// Returns whether it is used up.
+    pub fn is_spent(&mut self) -> bool {
+        let now = Instant::now();
+        self.spend(now.duration_since(self.counted), Pace::current());
+        self.counted = now;
+        self.left.is_zero()
+    }
+
+    fn spend(&mut self, passed: Duration, pace: Pace) {
+        self.left = self.left.saturating_sub(passed * 100 / pace.percent);
     }
 }
 
@@ -113,6 +165,16 @@ impl FromStr for Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_that_passes_slowly_is_spent_slowly() {
+        let mut allowance = Allowance::new(Duration::from_secs(90));
+        for (percent, seconds, left) in [(100, 30, 60), (400, 160, 20), (100, 19, 1), (200, 2, 0), (100, 1, 0)] {
+            allowance.spend(Duration::from_secs(seconds), Pace { percent });
+            assert_eq!(allowance.left, Duration::from_secs(left));
+        }
+        assert!(allowance.is_spent());
+    }
 
     #[test]
     fn a_pace_is_read_as_it_is_written() {

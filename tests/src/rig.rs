@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::Welcome;
@@ -20,7 +20,7 @@ use crate::helper::HelperClient;
 use crate::kubelet::Kubelet;
 use crate::leaks;
 use crate::observe::processes;
-use crate::pace;
+use crate::pace::{self, Allowance};
 use crate::pool::Pool;
 use crate::run_options::{RunOptions, program_in};
 use crate::undo::{Pending, Undo};
@@ -262,7 +262,7 @@ impl Rig {
 
     /// Waits until the frontend is ready, as it is again some time after the helper was.
     pub fn await_frontend(&mut self) -> Result<()> {
-        let end = Instant::now() + self.patience(Duration::from_secs(20));
+        let mut allowance = Allowance::at_this_pace(self.patience(Duration::from_secs(20)));
         loop {
             // What others have on this host may not have answered while it started. A service manager does the same.
             if let Some(helper) = &mut self.helper
@@ -276,7 +276,7 @@ impl Rig {
             }
             match self.csi().and_then(|csi| csi.check_ready()) {
                 Ok(()) => return Ok(()),
-                Err(error) if Instant::now() > end => return Err(error.context("the frontend does not get ready")),
+                Err(error) if allowance.is_spent() => return Err(error.context("the frontend does not get ready")),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }

@@ -71,9 +71,9 @@ pub struct RunOptions {
     /// The pools of all slots.
     #[arg(skip)]
     pub shared_pools: Vec<PathBuf>,
-    /// How slow this machine is; measured by the run for its tests.
+    /// Where it is told how slow this machine is; measured by the run for its tests.
     #[arg(long, hide = true)]
-    pub pace: Option<Pace>,
+    pub pace: Option<PathBuf>,
     /// The control plane that the run has started; set by the run for its tests.
     #[arg(long, hide = true)]
     pub control_plane: Option<PathBuf>,
@@ -179,7 +179,9 @@ impl RunOptions {
         if let Some(directory) = &self.shared_pool {
             flags.extend(["--shared-pool".into(), directory.into()]);
         }
-        flags.extend(["--pace".into(), Pace::current().to_string().into()]);
+        if let Some(told) = Pace::told_at() {
+            flags.extend(["--pace".into(), told.into()]);
+        }
         if let Some(directory) = &self.control_plane {
             flags.extend(["--control-plane".into(), directory.into()]);
         }

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::case::{Case, Elsewhere};
 use crate::fixture::Fixture;
 use crate::observe::{loops, mounts};
-use crate::pace::{self, Pace};
+use crate::pace::{self, Allowance, Pace};
 use crate::run_options::RunOptions;
 use crate::times::Times;
 use crate::turns::Turns;
@@ -60,7 +60,7 @@ pub enum Verbosity {
 /// Runs these cases as the command line says.
 pub fn main<S: Fixture>(cases: Vec<Case<S>>, verbosity: Verbosity) -> ExitCode {
     let options = Options::parse();
-    options.run_options.pace.into_iter().for_each(Pace::adopt);
+    options.run_options.pace.clone().into_iter().for_each(Pace::is_told_at);
     let done = match (options.role, options.work, options.templates) {
         (Some(role), Some(work), Some(templates)) => {
             let name = options.arguments.filter.unwrap_or_default();
@@ -83,7 +83,7 @@ fn share_and_run<S: Fixture>(
 ) -> Result<ExitCode> {
     let pace = Pace::current();
     println!("this machine is {pace} times slower than one with nothing else to do: deadlines are {pace} times longer");
-    Pace::follow();
+    Pace::follow()?;
     let side_by_side = match verbosity {
         Verbosity::Everything => 1,
         Verbosity::Lines => *arguments.test_threads.get_or_insert(S::side_by_side(&run_options)),
@@ -238,12 +238,12 @@ fn run_one<S: Fixture>(case: &Case<S>, run_options: &RunOptions, scratch: &Path,
         .stderr(output)
         .spawn()?;
     // The keeper enforces its own, shorter limit on the test; this one is for the keeper itself.
-    let end = Instant::now() + case.limit() + Duration::from_secs(60);
+    let mut allowance = Allowance::new(case.limit() + Duration::from_secs(60));
     let status = loop {
         if let Some(status) = keeper.try_wait()? {
             break status;
         }
-        if Instant::now() > end {
+        if allowance.is_spent() {
             keeper.kill()?;
             bail!("not even the clean-up came to an end; see {}", work.display());
         }

@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::pace::Allowance;
+
 /// The most that is waited because a look takes long.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Waits until `check` succeeds, and returns what it returns. Between two looks it waits twice as long as a look took, so
 /// that what is waited for has the processor: some start a program that calculates for a tenth of a second.
 pub fn until<T>(limit: Duration, mut check: impl FnMut() -> Result<T>) -> Result<T> {
-    let end = Instant::now() + limit;
+    let (start, mut allowance) = (Instant::now(), Allowance::at_this_pace(limit));
     let mut pause = Duration::from_millis(2);
     loop {
         let begun = Instant::now();
@@ -18,8 +20,8 @@ pub fn until<T>(limit: Duration, mut check: impl FnMut() -> Result<T>) -> Result
         let took = begun.elapsed();
         match looked {
             Ok(found) => return Ok(found),
-            Err(complaint) if Instant::now() >= end => {
-                bail!("still after {:.1} s: {complaint:#}", limit.as_secs_f64())
+            Err(complaint) if allowance.is_spent() => {
+                bail!("still after {:.1} s: {complaint:#}", start.elapsed().as_secs_f64())
             }
             Err(_) => std::thread::sleep(pause.max((took * 2).min(LONGEST))),
         }

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tonic::codegen::http::Request;
 
 use super::component::Traces;
-use crate::pace;
+use crate::pace::{self, Allowance};
 
 /// A test's access to a control plane, as its administrator.
 #[derive(Debug)]
@@ -92,14 +92,13 @@ impl Access {
 
     /// Waits until `check` succeeds, for so long at most, or longer where the machine is slower.
     pub fn wait<T>(&self, limit: Duration, what: &str, mut check: impl FnMut() -> Result<T>) -> Result<T> {
-        let limit = pace::patience(limit);
-        let end = Instant::now() + limit;
+        let (begun, mut allowance) = (Instant::now(), Allowance::new(limit));
         let mut pause = Duration::from_millis(5);
         loop {
             match check() {
                 Ok(value) => return Ok(value),
-                Err(error) if Instant::now() >= end => {
-                    let seconds = limit.as_secs_f64();
+                Err(error) if allowance.is_spent() => {
+                    let seconds = begun.elapsed().as_secs_f64();
                     return Err(error.context(format!("waited {seconds:.1} s for {what}")));
                 }
                 Err(_) => std::thread::sleep(pause),

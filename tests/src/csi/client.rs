@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::{Builder, Runtime};
@@ -15,7 +15,7 @@ use super::v1::identity_client::IdentityClient;
 use super::v1::node_client::NodeClient;
 use super::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use super::v1::*;
-use crate::pace;
+use crate::pace::{self, Allowance};
 use crate::undo::{Pending, Undo};
 
 /// A connection to a CSI endpoint.
@@ -165,10 +165,10 @@ impl CsiClient {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let end = Instant::now() + pace::patience(Duration::from_secs(30));
+        let mut allowance = Allowance::new(Duration::from_secs(30));
         loop {
             match self.wait(call()) {
-                Err(status) if status.message().contains("is being mounted") && Instant::now() < end => {
+                Err(status) if status.message().contains("is being mounted") && !allowance.is_spent() => {
                     std::thread::sleep(Duration::from_millis(200));
                 }
                 answer => return answer,

@@ -3,10 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+
+use crate::pace::Allowance;
 
 /// How long a kubelet may be unreachable, or the API server too busy to answer.
 const UNREACHED: Duration = Duration::from_secs(60);
@@ -43,10 +45,10 @@ impl Kubectl {
         let is_repeatable = arguments.iter().any(|argument| REPEATABLE.contains(argument));
         let unknown: &[&str] = if is_repeatable { &UNKNOWN } else { &[] };
         let passes = |error: &str| NOT_RUN.iter().chain(unknown).any(|part| error.contains(part));
-        let end = Instant::now() + UNREACHED;
+        let mut allowance = Allowance::new(UNREACHED);
         loop {
             match self.run_once(arguments, input) {
-                Err(error) if passes(&error.to_string()) && Instant::now() < end => {
+                Err(error) if passes(&error.to_string()) && !allowance.is_spent() => {
                     println!("repeated: {error:#}");
                     std::thread::sleep(Duration::from_secs(1));
                 }

@@ -20,6 +20,7 @@ pub use self::machine::Machine;
 pub use self::specs::{Outcome, Outcomes, Skips, State};
 use crate::cluster::control_plane::ControlPlane;
 use crate::cluster::snapshots;
+use crate::pace::Allowance;
 
 /// The node's name.
 pub const NAME: &str = "node-1";
@@ -36,12 +37,12 @@ pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Waits until `check` succeeds, with the patience that the node needs.
 pub fn eventually(mut check: impl FnMut() -> Result<()>) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let (begun, mut allowance) = (Instant::now(), Allowance::new(PATIENCE));
     loop {
         match check() {
             Ok(()) => return Ok(()),
-            Err(complaint) if Instant::now() >= end => {
-                return Err(complaint).with_context(|| format!("still after {PATIENCE:?}"));
+            Err(complaint) if allowance.is_spent() => {
+                return Err(complaint).with_context(|| format!("still after {:.0?}", begun.elapsed()));
             }
             // Each check starts programs, so not too often.
             Err(_) => thread::sleep(Duration::from_millis(500)),

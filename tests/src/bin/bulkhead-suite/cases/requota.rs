@@ -126,6 +126,7 @@ fn a_copied_pool_is_limited_again(rig: &mut Rig) -> Result<()> {
     for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(MIB)), ("vol-c", directory_spec(SIZE))] {
         rig.helper()?.ask(&create(id, spec))?;
     }
+    let promised = rig.helper()?.pool_status("default")?.promised;
     let data = rig.pool().volume("vol-a").join("data");
     fs::create_dir_all(data.join("some/where"))?;
     allocate(&data.join("some/where/file"), 3 * MIB)?;
@@ -137,6 +138,9 @@ fn a_copied_pool_is_limited_again(rig: &mut Rig) -> Result<()> {
     run(Command::new("cp").arg("-a").arg(original.directory.join(".")).arg(&copy))?;
     mounts::unmount_all(&original.directory)?;
     check_not_served(rig, 3)?;
+    let now = rig.started_helper()?.pool_status("default")?.promised;
+    ensure!(now == promised, "{now} bytes are promised, and were {promised} while the volumes were served");
+    rig.stop_helper()?;
     let (good, said) = requota(rig, &["--dry-run"])?;
     ensure!(!good && said.contains("not in a project of its own") && said.contains("3 of them not limited"), "{said}");
     ensure!(project_of(&copy.join("vol-a"))? == 0 && project_of(&copy.join("vol-a/data"))? == 0, "it has changed");

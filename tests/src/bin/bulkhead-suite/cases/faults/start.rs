@@ -3,12 +3,13 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::helper::{HelperClient, delete};
 use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pace::Allowance;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::{self, Call, Fault, calls, was_injected};
 
@@ -159,13 +160,13 @@ fn start_with(rig: &mut Rig, call: &Call, fault: Fault) -> Result<bool> {
         Fault::Kill => matches!(started, Ok(Started::Ended(_))),
         Fault::Error(_) => injected(rig),
     };
-    let end = Instant::now() + rig.patience(Duration::from_secs(20));
+    let mut allowance = Allowance::at_this_pace(rig.patience(Duration::from_secs(20)));
     let after = loop {
         rig.start_helper().context("the start after the fault")?;
         let after = knows_what_is_published(rig).and_then(|()| emptied_but_volumes(rig));
         // While a process of the former helper is still ending, it holds the pool. Once it does not, this helper ends in
         // order, to be started anew.
-        if after.is_ok() || Instant::now() > end || rig.running_helper()?.check_alive().is_ok() {
+        if after.is_ok() || allowance.is_spent() || rig.running_helper()?.check_alive().is_ok() {
             break after;
         }
         rig.await_end_of_helper(Duration::ZERO)?;
@@ -188,7 +189,7 @@ fn injected(rig: &Rig) -> bool {
 
 /// Waits until the helper serves or has ended.
 fn wait(rig: &Rig, helper: &mut Daemon) -> Result<Started> {
-    let end = Instant::now() + rig.patience(Duration::from_secs(10));
+    let mut allowance = Allowance::at_this_pace(rig.patience(Duration::from_secs(10)));
     loop {
         if let Ok(status) = helper.wait(Duration::ZERO) {
             return Ok(Started::Ended(status));
@@ -196,7 +197,7 @@ fn wait(rig: &Rig, helper: &mut Daemon) -> Result<Started> {
         if HelperClient::welcomed(&rig.helper_socket()).is_ok() {
             return Ok(Started::Serves);
         }
-        ensure!(Instant::now() < end, "it neither serves nor ends");
+        ensure!(!allowance.is_spent(), "it neither serves nor ends");
         std::thread::sleep(Duration::from_millis(3));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bulkhead_protocol::{Condition, ErrorKind, MountFlags, Request, Separation};
@@ -11,6 +11,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{attach, create, delete, detach, directory_spec, discard, image_spec, target, volume};
 use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pace::Allowance;
 use bulkhead_tests::rig::Rig;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 
@@ -143,7 +144,7 @@ fn reports_now(rig: &Rig, wanted: Option<Separation>) -> Result<()> {
 
 /// Waits until the helper publishes again, or has ended in order, to be started anew, and does so then.
 pub fn heals(rig: &mut Rig) -> Result<()> {
-    let end = Instant::now() + rig.patience(Duration::from_secs(20));
+    let mut allowance = Allowance::at_this_pace(rig.patience(Duration::from_secs(20)));
     loop {
         if rig.running_helper()?.check_alive().is_err() {
             rig.await_end_of_helper(Duration::ZERO)?;
@@ -155,7 +156,7 @@ pub fn heals(rig: &mut Rig) -> Result<()> {
         });
         match answer {
             Ok(_) => return Ok(()),
-            Err(complaint) if Instant::now() > end => return Err(complaint.context("it does not heal")),
+            Err(complaint) if allowance.is_spent() => return Err(complaint.context("it does not heal")),
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     }

@@ -52,6 +52,8 @@ fn check_not_served(rig: &Rig, why: &str) -> Result<()> {
     }
     let not_served = Condition::NotServed { volumes: 2 };
     helper.check_status("default", |status| status.conditions.as_slice().contains(&not_served))?;
+    // Without quotas, only the image says how large its volume is.
+    helper.check_status("default", |status| status.promised >= SIZE)?;
     rig.pool().holds(&[own("vol-a"), own("vol-b")])?;
     ensure!(fs::read(rig.target(own("vol-a")).join("file"))? == b"content");
     ensure!(mounts::at(&rig.target(own("vol-b")))?.len() == 1, "the device is unpublished");
