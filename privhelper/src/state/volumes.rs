@@ -1,5 +1,6 @@
 //! The table of volumes: one row for each, from being made to being gone. What is promised, which project ids are taken
-//! and how many volumes and targets there are are sums over the rows, kept by the one function that changes a row.
+//! and how many volumes and targets there are are sums over the rows, kept by the one function that changes a row. Volumes that
+//! are not served have no row: what they take up is part of the sums from the start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -176,24 +177,33 @@ impl Row {
     }
 }
 
+impl Sums {
+    fn add(&mut self, share: Share) {
+        self.promised = self.promised.saturating_add(share.bytes);
+        self.rows = self.rows.saturating_add(1);
+        self.projects.extend(share.project);
+    }
+}
+
 impl Table {
     /// The one place where rows change.
     fn set(&mut self, key: Key, row: Option<Row>) {
         if let Some(old) = self.rows.remove(&key) {
-            let (share, sums) = (old.share(), self.sums.entry(old.pool().filesystem()).or_default());
+            let (share, sums) = (old.share(), self.sums(old.pool()));
             sums.promised = sums.promised.saturating_sub(share.bytes);
             sums.rows = sums.rows.saturating_sub(1);
             share.project.map(|project| sums.projects.remove(&project));
             self.targets = self.targets.saturating_sub(old.targets());
         }
         if let Some(new) = row {
-            let (share, sums) = (new.share(), self.sums.entry(new.pool().filesystem()).or_default());
-            sums.promised = sums.promised.saturating_add(share.bytes);
-            sums.rows = sums.rows.saturating_add(1);
-            sums.projects.extend(share.project);
+            self.sums(new.pool()).add(new.share());
             self.targets = self.targets.saturating_add(new.targets());
             self.rows.insert(key, new);
         }
+    }
+
+    fn sums(&mut self, pool: &Pool) -> &mut Sums {
+        self.sums.entry(pool.filesystem()).or_default()
     }
 
     fn promised(&self, pool: &Pool) -> u64 {
@@ -277,6 +287,11 @@ impl Volumes {
             table.set(Key::Volume(id), Some(Row::Live(Arc::new(volume))));
         }
         is_new
+    }
+
+    /// Promises a share to a volume that is there and is not served, for as long as the process lives.
+    pub fn set_aside(&self, pool: &Pool, share: Share) {
+        lock(&self.0).sums(pool).add(share);
     }
 
     /// Changes a volume if `check` agrees, given what is promised so far, and returns it as it is now.
@@ -398,7 +413,7 @@ impl Volumes {
         self.page(None, 1, |id, volume| volume.published_at(target).map(|_| id.clone())).pop()
     }
 
-    /// Returns how many there are on the filesystem of a pool, with those that are being made or emptied.
+    /// Returns how many there are on the filesystem of a pool, with those that are being made or emptied, or are not served.
     pub fn number_on(&self, pool: &Pool) -> usize {
         lock(&self.0).sums.get(&pool.filesystem()).map_or(0, |sums| sums.rows)
     }

@@ -66,6 +66,7 @@ impl Recovery {
                 Entry::Unfinished | Entry::Deleted(_) => Found::Deleted,
                 Entry::Volume(id) => self.adopt(pool, served, &id).unwrap_or_else(|why| {
                     self.refuse(pool, &id, &why);
+                    self.state.volumes.set_aside(pool, share_of(pool, served, &name).unwrap_or_default());
                     Found::Live
                 }),
             };
@@ -80,25 +81,21 @@ impl Recovery {
         Ok(())
     }
 
-    /// Does not serve a volume.
+    /// Does not serve a volume. What it was promised is promised to nobody else.
     fn refuse(&mut self, pool: &Pool, id: &VolumeId, refusal: &Refusal) {
         let why = refusal.to_string();
         let kind = refusal.why;
         log::error!("a volume is not served pool={} volume={id} kind={kind:?} why={why:?}", pool.config.name);
-        self.state.volumes.give_up(id);
+        if let Some(volume) = self.state.volumes.get(id) {
+            self.state.volumes.give_up(id);
+            self.state.volumes.set_aside(&volume.pool, volume.share());
+        }
         self.state.unserved.insert(id.clone(), (pool.config.name.clone(), why));
     }
 
     /// Takes note of a volume that is unfinished or deleted.
     fn adopt_deleted(&mut self, pool: &Arc<Pool>, served: &Served, mut name: String) -> SysResult<()> {
-        let mut share = Share::default();
-        if let Ok(directory) = layout::open_volume(&served.directory, &name) {
-            share.project = project_of(pool, &directory)?;
-            let record = Record::read(&served.attributes, &name);
-            let allocated = || file::status_at(&directory, layout::IMAGE).map_or(0, |image| image.allocated);
-            share =
-                record.map_or(share, |record| Share::of(&record.spec, pool.inode_size(), share.project, allocated()));
-        }
+        let share = share_of(pool, served, &name)?;
         if !matches!(Entry::of(&name), Entry::Deleted(_)) {
             // It should not keep its name: the next attempt to create the volume needs it, and the emptier finds it by
             // the name that it gets.
@@ -211,6 +208,21 @@ fn why_no_record(error: SysError) -> Refusal {
         Errno::BADMSG => Why::Damaged.because("its record is damaged, or from a later release"),
         _ => format!("its record cannot be read: {error}").into(),
     }
+}
+
+/// What the entry of a pool with that name was promised. Where no record says that, it is what it may take up: the limit of its
+/// project, or the size of its image.
+fn share_of(pool: &Pool, served: &Served, name: &str) -> SysResult<Share> {
+    let Ok(directory) = layout::open_volume(&served.directory, name) else { return Ok(Share::default()) };
+    let project = project_of(pool, &directory)?;
+    let image = file::status_at(&directory, layout::IMAGE).ok();
+    if let Ok(record) = Record::read(&served.attributes, name) {
+        let allocated = image.map_or(0, |image| image.allocated);
+        return Ok(Share::of(&record.spec, pool.inode_size(), project, allocated));
+    }
+    let quota = project.and_then(|project| served.filesystem.quota_at_start(project).ok());
+    let limit = quota.map_or(0, |quota| quota.limit_bytes.max(quota.used_bytes));
+    Ok(Share { bytes: image.map_or(0, |image| image.size).max(limit), preallocated: false, project })
 }
 
 fn project_of(pool: &Pool, directory: &OwnedFd) -> SysResult<Option<ProjectId>> {

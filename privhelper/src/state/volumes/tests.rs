@@ -159,6 +159,22 @@ fn a_growth_is_promised_while_it_goes_on() {
 }
 
 #[test]
+fn what_is_set_aside_is_promised_to_nobody() {
+    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    volumes.set_aside(&pool, Share { bytes: 1000, preallocated: true, project: Some(ProjectId(7)) });
+    assert_eq!((volumes.promised(&pool), volumes.number_on(&pool), volumes.number()), (1000, 1, 0));
+    volumes
+        .begin(&id("vol-a"), &pool, Share::default(), |promised| {
+            assert_eq!(promised, 1000);
+            Ok(())
+        })
+        .expect("there is room");
+    assert!(!volumes.claim(&id("vol-a"), ProjectId(7)), "another has it");
+    volumes.give_up(&id("vol-a"));
+    assert_eq!(volumes.promised(&pool), 1000);
+}
+
+#[test]
 fn the_images_without_a_project_are_known() {
     let volumes = table(&["vol-a", "vol-b"]);
     change(&volumes, "vol-b", |volume| volume.project = Some(ProjectId(7)));
