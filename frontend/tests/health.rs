@@ -22,8 +22,8 @@ use bulkhead_frontend::volumes::{NewVolume, Volumes};
 use bulkhead_model::findings::Findings;
 use bulkhead_model::volumes::{Backing, Mode, Outlook, Parameters, SizeRange};
 use bulkhead_protocol::{
-    Bytes, Condition, DirectoryMode, Error, ErrorKind, Inodes, Listed, NameHash, Pool, PoolStatus, Reply, Request,
-    Text, UpTo, Usage, VolumeKind, VolumeSpec,
+    Bytes, Condition, DirectoryMode, Error, ErrorKind, HIGHEST_VERSION, Inodes, Listed, NameHash, Pool, PoolStatus,
+    Reply, Request, Text, UpTo, Usage, VolumeKind, VolumeSpec, Welcome,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -452,4 +452,22 @@ async fn a_class_that_no_node_can_serve_has_no_room_and_its_claims_are_told() {
     helper.kill().await;
     helper.run();
     until("the capacity", || capacity(&api).is_some_and(|(room, why)| room != "0" && why.is_none())).await;
+}
+
+#[tokio::test]
+async fn a_class_of_filesystems_in_images_is_told_from_a_full_one_where_a_pool_has_none() {
+    let helper = FakeHelper::start(|request| match request {
+        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(fake::status(1 << 40)))),
+        Request::PoolCounts { .. } => fake::counts(0, 0, (0, 0)),
+        Request::List { .. } => no_volumes(),
+        _ => done(),
+    });
+    let recent = Welcome { version: HIGHEST_VERSION, ..welcome(&["default"]) };
+    helper.greet_with(Greeting::Welcome(Box::new(recent)));
+    let class = json!({ "metadata": { "name": "local" }, "provisioner": "bulkhead.csi.local",
+                        "volumeBindingMode": "WaitForFirstConsumer", "parameters": { "backing": "image" } });
+    let api = MockApi::start(helper.directory(), vec![class], |_, _| None).await;
+    start_agent(&api, &Volumes::new(Helper::new(helper.path())));
+    let why = "pool default is not configured for filesystems in images (--pool default=DIR,filesystems)";
+    until("the capacity", || capacity(&api) == Some(("0".to_owned(), Some(why.to_owned())))).await;
 }

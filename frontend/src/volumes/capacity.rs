@@ -23,6 +23,8 @@ pub struct Room {
     largest_volume: u64,
     total: u64,
     inode_size: u32,
+    /// Whether the pool is not configured for such volumes at all.
+    pub is_unsuited: bool,
 }
 
 impl From<&PoolStatus> for Room {
@@ -32,7 +34,7 @@ impl From<&PoolStatus> for Room {
             // Nothing new is made there: see `Volumes::check_mounted`.
             return Self { total, inode_size, ..Self::default() };
         }
-        Self { available, largest_volume, total, inode_size }
+        Self { available, largest_volume, total, inode_size, is_unsuited: false }
     }
 }
 
@@ -111,8 +113,8 @@ impl Volumes {
         }
         match self.helper.counts(pool).await.map_err(Fault::from) {
             Ok(counts) if counts.filesystems < counts.filesystem_limit => Ok(room),
-            // The pool is not configured for any, or has as many as it may have.
-            Ok(_) => Ok(Room { total: room.total, ..Room::default() }),
+            // It has as many as it may have, which may be none.
+            Ok(counts) => Ok(Room { total: room.total, is_unsuited: counts.filesystem_limit == 0, ..Room::default() }),
             Err(fault) => without_broken_pools(fault),
         }
     }
@@ -151,7 +153,7 @@ mod tests {
     const INODE: u32 = 512;
 
     fn room(available: u64, inode_size: u32) -> Room {
-        Room { available, largest_volume: available, total: 1 << 50, inode_size }
+        Room { available, largest_volume: available, total: 1 << 50, inode_size, is_unsuited: false }
     }
 
     /// Returns what a pool promises to a volume of this size, as it is created.

@@ -69,7 +69,12 @@ impl Estimates {
         let is_away = measured.as_ref().is_err_and(|fault| fault.kind == FaultKind::Away);
         let measured = match measured {
             _ if self.is_gone(is_away, Instant::now()) => return Ok(Estimate::default()),
-            Ok(room) => room.capacity(&parameters, mode),
+            Ok((pool, room)) if room.is_unsuited => {
+                let why =
+                    format!("pool {pool} is not configured for filesystems in images (--pool {pool}=DIR,filesystems)");
+                return Ok(Estimate { capacity: room.capacity(&parameters, mode), obstacle: Some(why) });
+            }
+            Ok((_, room)) => room.capacity(&parameters, mode),
             // Other pools are still to be reported, so this is not an error.
             Err(fault) if fault.outlook() != Outlook::Open => {
                 return Ok(Estimate { obstacle: Some(fault.to_string()), ..Estimate::default() });
@@ -116,15 +121,19 @@ impl Estimates {
     }
 }
 
-async fn measure(context: &Context, parameters: &Parameters, measured: &mut Measured) -> Result<Room, Fault> {
+async fn measure(
+    context: &Context,
+    parameters: &Parameters,
+    measured: &mut Measured,
+) -> Result<(PoolName, Room), Fault> {
     let pool = context.volumes.pool(parameters).await?;
-    let key = (pool, parameters.backing());
+    let key = (pool.clone(), parameters.backing());
     if let Some(room) = measured.get(&key) {
-        return Ok(*room);
+        return Ok((pool, *room));
     }
     let room = context.volumes.room(&key.0, key.1).await?;
     measured.insert(key, room);
-    Ok(room)
+    Ok((pool, room))
 }
 
 #[cfg(test)]
