@@ -290,15 +290,38 @@ async fn all_that_waits_for_a_late_list_begins_when_it_comes() {
     }
 }
 
+/// What the API server says of a token that is bound to no node.
+fn of_no_node() -> Value {
+    let user = json!({ "username": "system:serviceaccount:storage:bulkhead-agent" });
+    json!({ "metadata": {}, "status": { "userInfo": user } })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_exchanged_while_it_is_looked_at_is_looked_at_again() {
+    let helper = helper();
+    let (token, mut is_exchanged) = (helper.directory().join("token"), false);
+    let world = World::start(helper, move |method, path| {
+        if *method != Method::POST || !path.ends_with("/selfsubjectreviews") {
+            return None;
+        }
+        if is_exchanged {
+            return Some(Fault::Refuse(201, of_no_node()));
+        }
+        is_exchanged = true;
+        fs::write(&token, "bound to no node").unwrap();
+        None
+    })
+    .await;
+    world.answers("[-]agent not ready: the token is bound to no node", AGAIN).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_is_exchanged_for_one_of_no_node_is_noticed_soon() {
     let is_bound = Arc::new(AtomicBool::new(true));
     let bound = Arc::clone(&is_bound);
     let world = World::start(helper(), move |method, path| {
         let is_review = *method == Method::POST && path.ends_with("/selfsubjectreviews");
-        let user = json!({ "username": "system:serviceaccount:storage:bulkhead-agent" });
-        let answer = json!({ "metadata": {}, "status": { "userInfo": user } });
-        (is_review && !bound.load(Ordering::SeqCst)).then_some(Fault::Refuse(201, answer))
+        (is_review && !bound.load(Ordering::SeqCst)).then_some(Fault::Refuse(201, of_no_node()))
     })
     .await;
     world.waits("watching claims", AGAIN, |world| world.api.is_watched()).await;

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use tracing::{error, info};
 
 use super::api::backoff::{Interruptions, jitter};
+use super::api::credential::{Credential, Used};
 use super::api::failure::Failure;
 use super::api::first_lists;
 use super::api::node_identity::NodeIdentity;
@@ -72,6 +73,14 @@ enum Ended {
     Broken(Broken),
 }
 
+/// An API server that has said whose agent this is.
+struct Introduced {
+    reached: Reached,
+    node: NodeIdentity,
+    /// The token that it has looked at, if that can be exchanged.
+    reviewed: Option<Used>,
+}
+
 impl Agent {
     /// Works until `shutdown` begins, then finishes the work in progress. Waits for an API server that is away, and for
     /// policies that are not in force.
@@ -81,11 +90,11 @@ impl Agent {
         }
         let mut breaks = Interruptions::default();
         loop {
-            let (reached, node) = tokio::select! {
+            let introduced = tokio::select! {
                 introduced = self.connect() => introduced,
                 () = shutdown.begun() => return,
             };
-            match self.work(reached, node, &shutdown).await {
+            match self.work(introduced, &shutdown).await {
                 None => return,
                 Some(Ended::Unconfined(_) | Ended::Exchanged(_)) => {}
                 Some(Ended::Broken(_)) => tokio::select! {
@@ -98,7 +107,8 @@ impl Agent {
 
     /// Works for a term: until `shutdown` begins, or there is a reason to end it, which is returned. Finishes the work in
     /// progress.
-    async fn work(&self, reached: Reached, node: NodeIdentity, shutdown: &Shutdown) -> Option<Ended> {
+    async fn work(&self, introduced: Introduced, shutdown: &Shutdown) -> Option<Ended> {
+        let Introduced { reached, node, reviewed } = introduced;
         let Reached { client, namespace, credential, pace } = reached;
         info!(node = %node.name, %namespace, "working for Kubernetes");
         self.readiness.ready(Part::Agent);
@@ -115,7 +125,7 @@ impl Agent {
             biased;
             why = confinement::lost(client, &agent.node.account, agent.driver.as_str(), &stores.lists) => Some(Ended::Unconfined(why)),
             () = shutdown.begun() => None,
-            why = agent.node.lost(client, credential.as_ref()) => Some(Ended::Exchanged(why)),
+            why = agent.node.lost(client, credential.as_ref().zip(reviewed)) => Some(Ended::Exchanged(why)),
             broken = term.broken() => Some(Ended::Broken(broken)),
             never = stores.lists.guard(first_lists::PATIENCE, &self.readiness) => match never {},
         };
@@ -132,7 +142,7 @@ impl Agent {
     }
 
     /// Reaches the API server.
-    async fn connect(&self) -> (Reached, NodeIdentity) {
+    async fn connect(&self) -> Introduced {
         loop {
             match self.introduce().await {
                 Ok(introduced) => return introduced,
@@ -146,13 +156,15 @@ impl Agent {
         }
     }
 
-    async fn introduce(&self) -> Result<(Reached, NodeIdentity), ConnectError> {
+    async fn introduce(&self) -> Result<Introduced, ConnectError> {
         let mut reached = self.access.client(&self.readiness).await?;
+        // Before it is sent: if it is exchanged meanwhile, that is noticed later.
+        let reviewed = reached.credential.as_ref().map(Credential::used);
         let node = NodeIdentity::review(&reached.client, &self.node).await?;
         confinement::check(&reached.client, &node.account, self.driver.as_str()).await?;
         if let Some(namespace) = &self.namespace {
             reached.namespace.clone_from(namespace);
         }
-        Ok((reached, node))
+        Ok(Introduced { reached, node, reviewed })
     }
 }

@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::credential::Credential;
+use super::credential::{Credential, Used};
 use super::failure::Failure;
 use super::request::request;
 
@@ -63,10 +63,10 @@ impl NodeIdentity {
     }
 
     /// Waits until the agent has a token that is not for this node or this account any more, and returns why: all that it
-    /// sends would be refused. Only a token from a file can be exchanged; the server is asked about each one once.
-    pub async fn lost(&self, client: &Client, credential: Option<&Credential>) -> Failure {
-        let Some(credential) = credential else { return std::future::pending().await };
-        let mut known = credential.used();
+    /// sends would be refused. Only a token from a file can be exchanged; the server is asked about each one once, after that
+    /// which it has looked at already.
+    pub async fn lost(&self, client: &Client, credential: Option<(&Credential, Used)>) -> Failure {
+        let Some((credential, mut known)) = credential else { return std::future::pending().await };
         loop {
             sleep(LOOK).await;
             let used = credential.used();
