@@ -3,15 +3,19 @@
 mod budget;
 mod calls;
 mod clients;
+mod heads;
 
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use futures::StreamExt;
 use tokio::sync::{oneshot, watch};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tower::layer::layer_fn;
+
+use self::heads::Understood;
 
 /// The largest message that is accepted, in bytes. The largest part of a call in CSI is a map of 4 KiB; Kubernetes
 /// allows 256 KiB for the parameters of a class.
@@ -78,6 +82,7 @@ impl Shutdown {
 pub async fn serve(listener: UnixListener, routes: Routes, shutdown: &Shutdown) -> Result<(), ServeError> {
     let (dead, death) = oneshot::channel();
     let clients = clients::accept(tokio::net::UnixListener::from_std(listener)?, dead);
+    let clients = clients.map(|client| client.map(Understood::new));
     let server = Server::builder()
         .layer(layer_fn(calls::Counted))
         .max_concurrent_streams(CALLS)
