@@ -3,7 +3,8 @@
 use bulkhead_model::check::Check;
 use bulkhead_model::quantity::{Quantity, count};
 use bulkhead_model::volumes::{InodeCount, Severity};
-use bulkhead_protocol::Welcome;
+use bulkhead_protocol::kernel::{SHARED_BLOCKS, changes_shared_blocks};
+use bulkhead_protocol::{Pool, Welcome};
 
 use super::Inspector;
 use crate::kubernetes::Connection;
@@ -17,6 +18,7 @@ pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
         Ok(welcome) => {
             checks.push(helper(&welcome));
             checks.extend(inspector.readiness.as_ref().map(kubelet));
+            checks.extend(kernel(welcome.pools.as_slice(), &rustix::system::uname().release().to_string_lossy()));
             match inspector.volumes.pools().await {
                 Ok(pools) => {
                     checks.extend(pools.iter().map(pool));
@@ -39,6 +41,13 @@ fn helper(welcome: &Welcome) -> Check {
     } else {
         Check::note("helper", format!("{message}; the frontend is release {own}: upgrade the older of the two"))
     }
+}
+
+/// Returns what is to be known of the kernel, which is of this release, where there are these pools.
+fn kernel(pools: &[Pool], release: &str) -> Option<Check> {
+    let has_xfs = pools.iter().any(|pool| pool.filesystem.as_str() == "xfs");
+    let message = || Check::note("kernel", format!("Linux {release}: in pools on XFS, {SHARED_BLOCKS}"));
+    (has_xfs && changes_shared_blocks(release)).then(message)
 }
 
 fn kubelet(readiness: &Readiness) -> Check {
@@ -134,5 +143,26 @@ fn api_server(connection: &Connection) -> Vec<Check> {
         Connection::Working(account) => {
             vec![Check::ok(server, "answers".to_owned()), Check::ok(policies, format!("in force for {account}"))]
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::{QuotaMode, Text};
+
+    use super::*;
+
+    #[test]
+    fn a_flaw_of_the_kernel_is_told_where_a_pool_is_on_xfs() {
+        let on = |filesystem: &str| {
+            let filesystem = Text::new(filesystem);
+            Pool { name: "default".parse().unwrap(), quota: QuotaMode::Enforced, filesystem }
+        };
+        let told = |filesystems: &[&str], release| {
+            kernel(&filesystems.iter().map(|filesystem| on(filesystem)).collect::<Vec<_>>(), release)
+        };
+        assert!(told(&["ext4", "xfs"], "6.12.48-amd64").is_some_and(|check| check.message.contains("6.12.105")));
+        assert!(told(&["ext4"], "6.12.48-amd64").is_none() && told(&[], "6.12.48-amd64").is_none());
+        assert!(told(&["xfs"], "6.12.105").is_none());
     }
 }
