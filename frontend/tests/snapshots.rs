@@ -284,7 +284,7 @@ async fn the_ranges_of_a_snapshot_come_in_order_and_none_is_missed() {
     let nothing = allocated(&plugin, "snap-1", end, 0).await.unwrap();
     assert_eq!(nothing, [vec![]], "the size is said all the same");
     refused(allocated(&plugin, "snap-1", end + 1, 0).await, Code::OutOfRange, "beyond the end");
-    refused(allocated(&plugin, "snap-1", -1, 0).await, Code::InvalidArgument, "starting_offset");
+    refused(allocated(&plugin, "snap-1", -1, 0).await, Code::OutOfRange, "starting_offset");
     refused(allocated(&plugin, "snap-1", 0, -1).await, Code::InvalidArgument, "max_results");
     refused(allocated(&plugin, "", 0, 0).await, Code::InvalidArgument, "snapshot_id is missing");
     for id in ["unknown", "NO ID", "block"] {

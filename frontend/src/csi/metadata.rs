@@ -82,9 +82,9 @@ struct Asked {
 
 impl Asked {
     fn new(snapshot: Snapshot, base: Option<Snapshot>, offset: i64, most: i32) -> Result<Self, Fault> {
-        let negative = |field| Fault::invalid(format!("{field} is negative"));
-        let from = u64::try_from(offset).map_err(|_| negative("starting_offset"))?;
-        let most = match usize::try_from(most).map_err(|_| negative("max_results"))? {
+        let out_of_range = |_| Fault::new(FaultKind::OutOfRange, format!("starting_offset {offset} is negative"));
+        let from = u64::try_from(offset).map_err(out_of_range)?;
+        let most = match usize::try_from(most).map_err(|_| Fault::invalid("max_results is negative"))? {
             0 => usize::MAX,
             most => most,
         };

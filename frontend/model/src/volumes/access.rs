@@ -100,12 +100,13 @@ pub fn mount_flags<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Mount
     let mut flags = MountFlags::default();
     for word in words {
         match word {
-            "ro" => flags.read_only = true,
-            "noexec" => flags.no_exec = true,
-            "noatime" => flags.no_atime = true,
-            "nodiratime" => flags.no_diratime = true,
-            // The first two are always on; the third is the default.
-            "nosuid" | "nodev" | "relatime" => {}
+            // As mount(8) does, the last one of a pair decides.
+            "ro" | "rw" => flags.read_only = word == "ro",
+            "noexec" | "exec" => flags.no_exec = word == "noexec",
+            "noatime" | "atime" => flags.no_atime = word == "noatime",
+            "nodiratime" | "diratime" => flags.no_diratime = word == "nodiratime",
+            // The first two are always on; the others are the default, or are for fstab(5) only.
+            "nosuid" | "nodev" | "relatime" | "defaults" | "async" | "auto" | "nouser" | "nofail" | "_netdev" => {}
             // The word is not repeated: mount flags may be confidential.
             _ => {
                 let accepted = MOUNT_FLAGS.join(", ");
@@ -139,11 +140,15 @@ mod tests {
         let flags = mount_flags(MOUNT_FLAGS).unwrap();
         assert_eq!(flags, MountFlags { read_only: true, no_exec: true, no_atime: true, no_diratime: true });
         assert_eq!(mount_flags(["nosuid", "nodev", "relatime"]).unwrap(), MountFlags::default());
+        let usual = ["defaults", "rw", "exec", "atime", "diratime", "async", "auto", "nouser", "nofail", "_netdev"];
+        assert_eq!(mount_flags(usual).unwrap(), MountFlags::default());
+        assert_eq!(mount_flags(["ro", "rw"]).unwrap(), MountFlags::default(), "the last one decides");
+        assert!(mount_flags(["rw", "ro"]).unwrap().read_only);
     }
 
     #[test]
     fn other_flags_are_refused_with_the_list_and_without_their_text() {
-        for word in ["suid", "dev", "", "RO", "secret=hunter2"] {
+        for word in ["suid", "dev", "sync", "", "RO", "rw,ro", "secret=hunter2"] {
             let fault = mount_flags([word]).unwrap_err();
             assert!(fault.is(ErrorKind::Invalid));
             assert!(fault.to_string().contains("ro, noexec, nosuid"));
