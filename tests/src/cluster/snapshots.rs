@@ -77,6 +77,14 @@ pub fn define_resources(kubeconfig: &Path) -> Result<()> {
 /// Removes the definitions, and all objects of these kinds.
 pub fn remove_resources(kubeconfig: &Path) -> Result<()> {
     let names = KINDS.map(|kind| format!("{kind}.{GROUP}"));
+    // A test that has failed may have left some that nobody looks after.
+    let template = "{range .items[*]}{.kind}/{.metadata.name} --namespace={.metadata.namespace}{'\n'}{end}";
+    let left = ["get", &names.join(","), "--all-namespaces", "--output", &format!("jsonpath={template}")];
+    for object in kubectl(kubeconfig, &left)?.lines() {
+        let patch = ["patch", "--type=merge", r#"--patch={"metadata":{"finalizers":null}}"#];
+        let object = object.split(' ').filter(|word| *word != "--namespace=");
+        kubectl(kubeconfig, &patch.into_iter().chain(object).collect::<Vec<_>>())?;
+    }
     let names = names.iter().map(String::as_str);
     let arguments: Vec<&str> = ["delete", "crd"].into_iter().chain(names).collect();
     kubectl(kubeconfig, &arguments).map(drop)

@@ -169,10 +169,11 @@ fn copies_are_taken_only_of_classes_that_have_any(cluster: &mut Cluster) -> Resu
         { "name": "devices", "restore": true, "volumeBindingMode": "Immediate" },
         { "name": "placed-by-pods", "restore": false, "parameters": image },
     ]);
-    let made = template_with(&json!({ "storageClasses": classes }))?.succeeded()?;
+    let pools = json!([{ "name": "default", "directory": "/srv/bulkhead/default", "filesystems": true }]);
+    let made = template_with(&json!({ "pools": pools, "storageClasses": classes }))?.succeeded()?;
     accept(cluster, &made)?;
     let made = granted(&made)?;
-    ensure!(made == [json!(["images", "devices"])], "{made:?}");
+    ensure!(made == [json!(["images", "devices", "bulkhead-image"])], "{made:?}");
     Ok(())
 }
 
