@@ -175,7 +175,7 @@ impl Heads {
         let fields = match &mut self.connection {
             Connection::Usual => None,
             Connection::New(decoder) => match decode(decoder, &head.block) {
-                Ok(fields) => Some(fields).filter(|fields| names_no_host(fields)),
+                Ok(fields) => Some(fields).filter(names_no_host),
                 // The server refuses it for a reason of its own.
                 Err(error) => {
                     static TOLD: Once = Once::new();
