@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use bulkhead_model::objects::names::FINALIZER;
 use bulkhead_model::objects::{claim, persistent_volume};
+use bulkhead_model::owner::OBJECT_UID;
 use bulkhead_model::volumes::{Fault, Outlook};
 use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::names::Names;
 use super::owners::Noted;
@@ -24,6 +26,9 @@ use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
 use crate::kubernetes::context::{AgentIdentity, Context};
 use crate::kubernetes::memory::Memory;
 use crate::kubernetes::reconcile::{Action, Controller};
+
+/// How old an object may be that is new.
+const NEW: SignedDuration = SignedDuration::from_mins(10);
 
 /// The controller.
 pub struct Reclaimer {
@@ -102,7 +107,12 @@ impl Reclaimer {
                 info!(object = %object.name_any(), %volume, call = %call_id::current(), "deleted");
                 Ok(())
             }
-            (true, "Bound") if !has_finalizer && !is_being_deleted => self.add_finalizer(object).await,
+            (true, "Bound") if !is_being_deleted => {
+                if is_new(object) {
+                    self.renew_note(object, volume).await;
+                }
+                if has_finalizer { Ok(()) } else { self.add_finalizer(object).await }
+            }
             (false, _) if has_finalizer => {
                 // From here on the object may go at once, and only the note then says that the volume is kept.
                 match owners::note(&self.context, volume, object).await {
@@ -122,6 +132,19 @@ impl Reclaimer {
                 self.let_go(object).await
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Notes on the volume that `object` has taken the place of a former object, if it has: once it is released, what is noted
+    /// of that one would keep the volume from being deleted. If this fails, it is noted with the others.
+    async fn renew_note(&self, object: &PersistentVolume, volume: &VolumeId) {
+        let uid = persistent_volume::uid(object);
+        let Ok(Noted::Says(keys)) = owners::noted(&self.context, volume).await else { return };
+        if keys.get(OBJECT_UID).is_none_or(|noted| noted == uid) {
+            return;
+        }
+        if let Err(failure) = owners::note(&self.context, volume, object).await {
+            debug!(object = %object.name_any(), %volume, "whose the volume is is noted later: {failure}");
         }
     }
 
@@ -247,4 +270,8 @@ impl Reclaimer {
         let patched = objects.patch_metadata(&name, &parameters, &patch);
         unless_gone(request("changing a PersistentVolume's finalizers", patched).await)
     }
+}
+
+fn is_new(object: &PersistentVolume) -> bool {
+    object.creation_timestamp().is_some_and(|made| Timestamp::now().duration_since(made.0) < NEW)
 }
