@@ -178,8 +178,7 @@ impl Heads {
                 Ok(fields) => Some(fields).filter(names_no_host),
                 // The server refuses it for a reason of its own.
                 Err(error) => {
-                    static TOLD: Once = Once::new();
-                    TOLD.call_once(|| warn!("the first call of a client cannot be understood: {error}"));
+                    tell(&error);
                     None
                 }
             },
@@ -273,6 +272,12 @@ fn encode_length(length: usize, out: &mut Vec<u8>) {
     out.push(lowest(rest));
 }
 
+/// Says, once, that there is a client that cannot be understood: the server says nothing of it.
+fn tell(why: &io::Error) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| warn!("the calls of a client fail: {why}"));
+}
+
 fn malformed(why: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("what a client sent is not HTTP/2: {why}"))
 }
@@ -305,7 +310,7 @@ impl AsyncRead for Understood {
             if read.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            heads.take(read.filled())?;
+            heads.take(read.filled()).inspect_err(tell)?;
         }
     }
 }
