@@ -213,11 +213,19 @@ impl Rig {
     }
 
     /// Starts the helper, on a pool called default if there are no pools yet, and waits until it serves. A disk that is
-    /// only slow may not have answered in time: the helper ends when it does, and is started anew.
+    /// only slow may not have answered in time: the helper ends when it does, and is started anew. So it is, as by a service
+    /// manager, where processes of an earlier helper take long to end.
     pub fn start_helper(&mut self) -> Result<()> {
         let limit = self.patience(Duration::from_secs(60));
+        let mut allowance = Allowance::at_this_pace(self.patience(Duration::from_secs(20)));
         loop {
-            self.start_helper_beside_hung()?;
+            match self.start_helper_beside_hung() {
+                Err(error) if format!("{error:#}").contains("another helper listens on") && !allowance.is_spent() => {
+                    self.helper = None;
+                    continue;
+                }
+                started => started?,
+            }
             if self.stderr.is_some() {
                 return Ok(());
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::pace::Allowance;
+use crate::pace::{self, Allowance};
 
 /// How long a kubelet may be unreachable, or the API server too busy to answer.
 const UNREACHED: Duration = Duration::from_secs(60);
@@ -58,7 +58,8 @@ impl Kubectl {
     }
 
     fn run_once(&self, arguments: &[&str], input: &str) -> Result<String> {
-        let mut command = self.command(arguments);
+        let patient: Vec<String> = arguments.iter().map(|argument| with_patience(argument)).collect();
+        let mut command = self.command(&patient.iter().map(String::as_str).collect::<Vec<_>>());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("start {}", self.program.display()))?;
         child.stdin.take().context("kubectl's standard input")?.write_all(input.as_bytes())?;
@@ -117,4 +118,11 @@ impl Kubectl {
     pub fn describe(&self, kind: &str, name: &str) -> String {
         self.run(&["describe", kind, name]).unwrap_or_else(|error| format!("{error:#}"))
     }
+}
+
+/// How long kubectl itself waits is longer, too, where everything takes longer.
+fn with_patience(argument: &str) -> String {
+    let seconds = argument.strip_prefix("--timeout=").and_then(|rest| rest.strip_suffix('s')?.parse().ok());
+    let patient = |seconds| format!("--timeout={}s", pace::patience(Duration::from_secs(seconds)).as_secs());
+    seconds.map_or_else(|| argument.to_owned(), patient)
 }

@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use bulkhead_tests::node::Node;
+use bulkhead_tests::pace::Pace;
 use clap::{Parser, Subcommand};
 
 use self::deployment::Deployment;
@@ -128,6 +129,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<ExitCode> {
     // When the program that lends the machine is gone, there is nothing left to test.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    Pace::follow()?;
     let start = Instant::now();
     let mut node = Node::start(options.relay_port)?;
     println!("the node is ready ({:.1} s)", start.elapsed().as_secs_f64());
