@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{IS_HEARD, Level, MAX_LINE, write};
 use crate::sys::packet::Received;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet, process, socket};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet, process, socket, with_patience};
 
 /// Another process, by its name.
 struct Heard {
@@ -67,13 +67,21 @@ pub fn hear() {
 /// Writes to the log what they have said before this process ends: it may be why.
 pub fn hear_last_words() {
     let others = lock().clone();
-    others.iter().for_each(|heard| _ = (0..LAST).take_while(|_| heard.hear()).count());
+    for heard in &others {
+        // Whoever has a line of it by now is to have written it before the process ends.
+        let turn = with_patience(Errno::BUSY, || heard.turn.try_lock().map_err(|_| SysError::of(Errno::BUSY)));
+        let _ = turn.map(|turn| (0..LAST).take_while(|_| heard.hear_now(&turn)).count());
+    }
 }
 
 impl Heard {
-    /// Writes one line to the log, if there is one now.
+    /// Writes one line to the log, if there is one now, and nobody else is about to.
     fn hear(&self) -> bool {
-        let Ok(_turn) = self.turn.try_lock() else { return false };
+        self.turn.try_lock().is_ok_and(|turn| self.hear_now(&turn))
+    }
+
+    /// Writes one line to the log, if there is one now.
+    fn hear_now(&self, _turn: &MutexGuard<'_, ()>) -> bool {
         let mut line = [0; MAX_LINE];
         let length = match socket::receive_at_once(&self.ear, &mut line) {
             Ok(Received::Packet(length)) => length,
