@@ -507,10 +507,12 @@ fn a_thousand_volumes_come_back(cluster: &mut Cluster) -> Result<()> {
     println!("a second run: {:?}", begun.elapsed());
     ensure!(again["items"] == json!([]), "a second run has made something");
     let_go(cluster)?;
-    cluster.access.wait(Duration::from_secs(240), "the volumes to be deleted", || {
-        // A slow server deletes only some of them before it gives up.
+    // A slow server deletes only some of them before it gives up.
+    cluster.access.wait(Duration::from_secs(240), "the claims to be deleted", || {
         let all = (DeleteParams::default(), ListParams::default());
-        let _ = cluster.access.run(cluster.claims().delete_collection(&all.0, &all.1));
+        Ok(cluster.access.run(cluster.claims().delete_collection(&all.0, &all.1)).map(drop)?)
+    })?;
+    cluster.access.wait(Duration::from_secs(240), "the volumes to be deleted", || {
         let left = cluster.agents[0].volumes()?.len();
         ensure!(left == 0, "{left} are left");
         Ok(())
