@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    const GRACE: Duration = Duration::from_millis(200);
+    const GRACE: Duration = Duration::from_millis(500);
 
     async fn is_disconnected(client: &Client<Notify>) -> bool {
         timeout(Duration::from_millis(1), client.notified()).await.is_ok()
@@ -180,7 +180,7 @@ mod tests {
         for _ in 0..4 {
             others.push(crowd.admit(Notify::new()).await);
         }
-        assert!(begun.elapsed() >= GRACE && begun.elapsed() < 2 * GRACE, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= GRACE && begun.elapsed() < 4 * GRACE, "{:?}", begun.elapsed());
         for client in &clients {
             assert!(is_disconnected(client).await);
         }
@@ -209,7 +209,7 @@ mod tests {
         clients.remove(2);
         let begun = Instant::now();
         let _one_more = crowd.admit(Notify::new()).await;
-        assert!(begun.elapsed() < GRACE / 2, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < GRACE, "{:?}", begun.elapsed());
         for client in &clients {
             assert!(!is_disconnected(client).await);
         }

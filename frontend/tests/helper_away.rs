@@ -36,7 +36,7 @@ async fn an_absent_helper_is_unavailable_and_the_plugin_not_ready() {
     let plugin = fake.plugin();
     let begun = Instant::now();
     assert!(!ready(&plugin).await);
-    assert!(begun.elapsed() < Duration::from_secs(1), "a probe must not block");
+    assert!(begun.elapsed() < Duration::from_secs(3), "a probe waits as long as a request");
     let status = plugin.delete_volume(deletion()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.message().contains("helper.sock"), "{}", status.message());

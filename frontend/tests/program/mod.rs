@@ -87,6 +87,12 @@ pub async fn channel(path: &Path) -> Channel {
     Endpoint::from_static("http://localhost").connect_with_connector(connect).await.unwrap()
 }
 
+/// What half of these took at most. On a busy machine any one of them may take long.
+pub fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
 /// The answer from a path: its status and its body.
 pub async fn get(address: &str, path: &str) -> (u16, String) {
     ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await
