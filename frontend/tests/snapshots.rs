@@ -30,6 +30,11 @@ async fn list(plugin: &Plugin, request: ListSnapshotsRequest) -> (Vec<String>, S
     (ids.collect(), answer.next_token)
 }
 
+/// Where what is on `node` can be used.
+fn place(node: &str) -> Topology {
+    Topology { segments: BTreeMap::from([("bulkhead.csi.local/node".to_owned(), node.to_owned())]) }
+}
+
 fn snapshot_source(id: &str) -> Option<SourceType> {
     Some(SourceType::Snapshot(SnapshotSource { snapshot_id: id.to_owned() }))
 }
@@ -83,7 +88,7 @@ async fn what_takes_a_copy_is_advertised_only_where_a_pool_can() {
     let ext4 = FakeHelper::start(|_| fake::counts(300, 0, (0, 0)));
     let where_it_cannot = offered(&ext4).await;
     assert!(!copying.iter().any(|one| where_it_cannot.contains(one)), "{where_it_cannot:?}");
-    assert_eq!(where_it_cannot.len(), 7);
+    assert_eq!(where_it_cannot.len(), 9);
 }
 
 #[tokio::test]
@@ -98,6 +103,7 @@ async fn a_snapshot_is_taken_once() {
         creation_time: Some(prost_types::Timestamp { seconds: 1, nanos: 500_000_000 }),
         ready_to_use: true,
         group_snapshot_id: String::new(),
+        accessible_topology: vec![place("node-1")],
     };
     assert_eq!(snapshot, expected);
     assert_eq!(take(&plugin, "snap-1", "block").await.unwrap(), expected);
@@ -112,6 +118,14 @@ async fn a_snapshot_is_taken_once() {
     refused(take(&plugin, "snap-2", "").await, Code::InvalidArgument, "source_volume_id is missing");
     refused(take(&plugin, "snap-2", "directory").await, Code::InvalidArgument, "");
     refused(take(&plugin, "snap-2", "pieces").await, Code::FailedPrecondition, "has 250000 extents");
+    for (node, code) in [("node-1", None), ("node-2", Some(Code::ResourceExhausted))] {
+        let requirement = TopologyRequirement { requisite: vec![place(node)], preferred: Vec::new() };
+        let (name, source_volume_id) = ("snap-1".to_owned(), "block".to_owned());
+        let accessibility_requirements = Some(requirement);
+        let request =
+            CreateSnapshotRequest { name, source_volume_id, accessibility_requirements, ..Default::default() };
+        assert_eq!(plugin.create_snapshot(Call::new(request)).await.err().map(|status| status.code()), code);
+    }
     let parameters = BTreeMap::from([("pool".to_owned(), "fast".to_owned())]);
     let (name, source_volume_id) = ("snap-2".to_owned(), "block".to_owned());
     let request = CreateSnapshotRequest { name, source_volume_id, parameters, ..CreateSnapshotRequest::default() };

@@ -110,13 +110,28 @@ impl Controller for Plugin {
                 status: Some(controller_get_volume_response::VolumeStatus {
                     published_node_ids: Vec::new(),
                     volume_condition: Some(VolumeCondition {
-                        abnormal: condition.abnormal,
+                        abnormal: condition.is_abnormal(),
                         message: condition.message,
                     }),
                 }),
             })
         })
         .await
+    }
+
+    async fn controller_list_volume_health(
+        &self,
+        request: Request<ControllerListVolumeHealthRequest>,
+    ) -> Result<Response<ControllerListVolumeHealthResponse>, Status> {
+        self.list_abnormal(request).await
+    }
+
+    async fn controller_get_volume_health(
+        &self,
+        request: Request<ControllerGetVolumeHealthRequest>,
+    ) -> Result<Response<ControllerGetVolumeHealthResponse>, Status> {
+        let health = self.volume_health("ControllerGetVolumeHealth", request.into_inner().volume_id).await?;
+        Ok(health.map(|health| ControllerGetVolumeHealthResponse { volume_health: Some(health) }))
     }
 
     async fn get_capacity(
@@ -244,8 +259,13 @@ impl Plugin {
         Volume {
             capacity_bytes: signed(size),
             volume_id: volume.to_owned(),
-            accessible_topology: vec![Topology { segments: self.0.place.segments() }],
+            accessible_topology: vec![self.topology()],
             ..Volume::default()
         }
+    }
+
+    /// Where the volumes and snapshots of this node can be used.
+    pub(super) fn topology(&self) -> Topology {
+        Topology { segments: self.0.place.segments() }
     }
 }

@@ -41,6 +41,7 @@ impl Identity for Plugin {
             service(service::Type::ControllerService),
             service(service::Type::VolumeAccessibilityConstraints),
             service(service::Type::SnapshotMetadataService),
+            service(service::Type::SnapshotAccessibilityConstraints),
             Type::VolumeExpansion(VolumeExpansion { r#type: volume_expansion::Type::Online.into() }),
         ];
         let capabilities = capabilities.map(|capability| PluginCapability { r#type: Some(capability) }).into();

@@ -5,6 +5,7 @@ mod capability;
 mod codes;
 mod controller;
 mod fields;
+mod health;
 mod identity;
 mod metadata;
 mod node;

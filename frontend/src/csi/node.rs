@@ -13,10 +13,11 @@ use crate::proto::csi::node_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::volume_usage::Unit;
 use crate::proto::csi::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse,
-    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetStorageHealthRequest, NodeGetStorageHealthResponse,
+    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
     NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest,
     NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
-    NodeUnstageVolumeResponse, Topology, VolumeCondition, VolumeUsage,
+    NodeUnstageVolumeResponse, VolumeCondition, VolumeUsage,
 };
 use crate::volumes::{Measured, existing};
 
@@ -72,12 +73,28 @@ impl Node for Plugin {
             Ok(NodeGetVolumeStatsResponse {
                 usage: usage(&measured),
                 volume_condition: Some(VolumeCondition {
-                    abnormal: measured.condition.abnormal,
+                    abnormal: measured.condition.is_abnormal(),
                     message: measured.condition.message,
                 }),
             })
         })
         .await
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<NodeGetVolumeHealthRequest>,
+    ) -> Result<Response<NodeGetVolumeHealthResponse>, Status> {
+        // It need not be published there, or anywhere.
+        let health = self.volume_health("NodeGetVolumeHealth", request.into_inner().volume_id).await?;
+        Ok(health.map(|health| NodeGetVolumeHealthResponse { volume_health: Some(health) }))
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        _request: Request<NodeGetStorageHealthRequest>,
+    ) -> Result<Response<NodeGetStorageHealthResponse>, Status> {
+        self.storage_health().await
     }
 
     async fn node_expand_volume(
@@ -115,6 +132,8 @@ impl Node for Plugin {
             rpc::Type::ExpandVolume,
             rpc::Type::VolumeCondition,
             rpc::Type::SingleNodeMultiWriter,
+            rpc::Type::GetVolumeHealth,
+            rpc::Type::GetStorageHealth,
         ];
         let capability = |rpc: rpc::Type| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })) };
         Ok(Response::new(NodeGetCapabilitiesResponse { capabilities: capabilities.map(capability).into() }))
@@ -127,7 +146,7 @@ impl Node for Plugin {
         Ok(Response::new(NodeGetInfoResponse {
             node_id: self.0.node.clone(),
             max_volumes_per_node: 0,
-            accessible_topology: Some(Topology { segments: self.0.place.segments() }),
+            accessible_topology: Some(self.topology()),
         }))
     }
 

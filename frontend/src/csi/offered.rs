@@ -4,7 +4,7 @@ use crate::proto::csi::ControllerServiceCapability;
 use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
 
 /// What every pool can do.
-const ALWAYS: [rpc::Type; 7] = [
+const ALWAYS: [rpc::Type; 9] = [
     rpc::Type::CreateDeleteVolume,
     rpc::Type::ListVolumes,
     rpc::Type::GetCapacity,
@@ -12,6 +12,8 @@ const ALWAYS: [rpc::Type; 7] = [
     rpc::Type::ModifyVolume,
     rpc::Type::GetVolume,
     rpc::Type::SingleNodeMultiWriter,
+    rpc::Type::GetVolumeHealth,
+    rpc::Type::ListVolumeHealth,
 ];
 
 /// What takes a pool that can copy volumes.

@@ -4,10 +4,10 @@ use bulkhead_model::volumes::{Fault, check_snapshot_parameters, identify};
 use bulkhead_protocol::{ErrorKind, Snapshot as Taken};
 use tonic::{Request, Response, Status};
 
-use super::Plugin;
 use super::call::Call;
 use super::codes::Operation;
 use super::fields::{page_size, required, signed};
+use super::{Plugin, placement};
 use crate::proto::csi::volume_content_source::Type;
 use crate::proto::csi::*;
 use crate::volumes::{Source, existing};
@@ -21,15 +21,17 @@ impl Plugin {
         request: Request<CreateSnapshotRequest>,
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
         let request = request.into_inner();
-        let volumes = self.0.volumes.clone();
+        let plugin = self.clone();
         let snapshot = identify(&request.name).map(|(snapshot, _)| snapshot.to_string()).unwrap_or_default();
         Call::on("CreateSnapshot", Operation::Snapshot, &snapshot)
             .complete(async move {
                 required("name", &request.name)?;
                 required("source_volume_id", &request.source_volume_id)?;
                 check_snapshot_parameters(request.parameters.keys().map(String::as_str))?;
-                let taken = volumes.create_snapshot(existing(&request.source_volume_id)?, &request.name).await?;
-                Ok(CreateSnapshotResponse { snapshot: Some(told(taken)) })
+                let source = existing(&request.source_volume_id)?;
+                placement::check(request.accessibility_requirements.as_ref(), &plugin.0.place)?;
+                let taken = plugin.0.volumes.create_snapshot(source, &request.name).await?;
+                Ok(CreateSnapshotResponse { snapshot: Some(plugin.told(taken)) })
             })
             .await
     }
@@ -76,7 +78,7 @@ impl Plugin {
             } else {
                 (Vec::new(), None)
             };
-            let entry = |taken| list_snapshots_response::Entry { snapshot: Some(told(taken)) };
+            let entry = |taken| list_snapshots_response::Entry { snapshot: Some(self.told(taken)) };
             let entries = snapshots.into_iter().map(entry).collect();
             Ok(ListSnapshotsResponse { entries, next_token: next.unwrap_or_default() })
         })
@@ -93,7 +95,7 @@ impl Plugin {
         call.answer(async {
             let id = required("snapshot_id", &request.snapshot_id)?;
             let found = self.found(id).await?.ok_or_else(|| Fault::not_found("no such snapshot"))?;
-            Ok(GetSnapshotResponse { snapshot: Some(told(found)) })
+            Ok(GetSnapshotResponse { snapshot: Some(self.told(found)) })
         })
         .await
     }
@@ -105,6 +107,24 @@ impl Plugin {
             Ok(snapshot) => Ok(Some(snapshot)),
             Err(fault) if fault.is(ErrorKind::NotFound) => Ok(None),
             Err(fault) => Err(fault),
+        }
+    }
+
+    /// A snapshot in CSI's words. It can be used as soon as it exists.
+    fn told(&self, taken: Taken) -> Snapshot {
+        let at = taken.origin.copied;
+        let creation_time = prost_types::Timestamp {
+            seconds: signed(at / NANOSECONDS),
+            nanos: i32::try_from(at % NANOSECONDS).unwrap_or_default(),
+        };
+        Snapshot {
+            size_bytes: signed(taken.size.get()),
+            snapshot_id: taken.snapshot.to_string(),
+            source_volume_id: taken.origin.source.to_string(),
+            creation_time: Some(creation_time),
+            ready_to_use: true,
+            group_snapshot_id: String::new(),
+            accessible_topology: vec![self.topology()],
         }
     }
 }
@@ -125,22 +145,5 @@ pub(super) fn source(content: Option<&VolumeContentSource>) -> Result<Option<Sou
             existing(id).map(Source::Volume).map(Some)
         }
         None => Err(Fault::invalid("volume_content_source names neither a snapshot nor a volume")),
-    }
-}
-
-/// A snapshot in CSI's words. It can be used as soon as it exists.
-fn told(taken: Taken) -> Snapshot {
-    let at = taken.origin.copied;
-    let creation_time = prost_types::Timestamp {
-        seconds: signed(at / NANOSECONDS),
-        nanos: i32::try_from(at % NANOSECONDS).unwrap_or_default(),
-    };
-    Snapshot {
-        size_bytes: signed(taken.size.get()),
-        snapshot_id: taken.snapshot.to_string(),
-        source_volume_id: taken.origin.source.to_string(),
-        creation_time: Some(creation_time),
-        ready_to_use: true,
-        group_snapshot_id: String::new(),
     }
 }

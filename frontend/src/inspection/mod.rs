@@ -178,7 +178,7 @@ fn described(Inspected { listed, measured }: Inspected, owner: Owner) -> Volume 
             inodes: measured.inodes(),
             inside_bytes: measured.inside(),
             targets: measured.usage.targets,
-            abnormal: measured.condition.abnormal,
+            abnormal: measured.condition.is_abnormal(),
             condition: measured.condition.message,
             settings: settings(&measured.usage.spec.kind),
             ..volume

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_model::volumes::{Identity, PoolCondition, Severity};
+use bulkhead_model::volumes::{Ailment, Identity, PoolCondition, Severity};
 use bulkhead_protocol::{PoolName, VolumeId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::Condition;
+use super::{Condition, Report};
 use crate::metrics::METRICS;
 
 /// How long a volume counts as abnormal after it was last measured. A kubelet measures those in use every minute.
@@ -40,6 +40,7 @@ pub struct Abnormal {
     pub pool: Option<PoolName>,
     /// What is wrong.
     pub message: String,
+    ailment: Ailment,
     cause: Cause,
 }
 
@@ -81,6 +82,16 @@ impl Abnormal {
     /// Returns whether it exists, or may, but is not served.
     pub fn is_unserved(&self) -> bool {
         self.cause == Cause::Unserved
+    }
+
+    /// Returns whether it is still so after the volume was measured, and answered.
+    pub(super) fn outlasts_a_measurement(&self) -> bool {
+        matches!(self.cause, Cause::Pool | Cause::Stuck)
+    }
+
+    /// It as it is reported.
+    pub(super) fn report(&self) -> Report {
+        Report { ailment: self.ailment, message: self.message.clone() }
     }
 
     fn is_measured(&self) -> bool {
@@ -179,14 +190,14 @@ impl Conditions {
         match self.0.borrow().volumes.get(volume) {
             // Its pool decides, or whether it exists.
             Some(abnormal) if !abnormal.is_measured() => return,
-            None if !condition.abnormal => return,
+            None if !condition.is_abnormal() => return,
             _ => {}
         }
         self.change_volumes(|volumes| {
-            if condition.abnormal {
+            if let Some(ailment) = condition.ailment {
                 let (pool, message) = (Some(pool.clone()), condition.message.clone());
                 let cause = Cause::Measured(Instant::now());
-                volumes.insert(volume.clone(), Abnormal { pool, message, cause });
+                volumes.insert(volume.clone(), Abnormal { pool, message, ailment, cause });
             } else {
                 volumes.remove(volume);
             }
@@ -194,11 +205,13 @@ impl Conditions {
     }
 
     /// Records that `pool` has failed, with all its volumes.
-    pub fn fail_volumes(&self, pool: &PoolName, message: &str, volumes_of_pool: Vec<VolumeId>) {
+    pub fn fail_volumes(&self, pool: &PoolName, failure: &PoolCondition, volumes_of_pool: Vec<VolumeId>) {
+        let Some(ailment) = failure.ailment() else { return };
+        let message = failure.to_string();
         self.change_volumes(|volumes| {
             for volume in volumes_of_pool {
-                let (pool, message) = (Some(pool.clone()), message.to_owned());
-                volumes.insert(volume, Abnormal { pool, message, cause: Cause::Pool });
+                let (pool, message) = (Some(pool.clone()), message.clone());
+                volumes.insert(volume, Abnormal { pool, message, ailment, cause: Cause::Pool });
             }
         });
     }
@@ -209,8 +222,8 @@ impl Conditions {
         self.change_volumes(|volumes| {
             volumes.retain(|volume, abnormal| !abnormal.is_missing() || missing.contains(volume));
             for volume in missing {
-                let abnormal = Abnormal { pool: None, message: MISSING.to_owned(), cause: Cause::Missing };
-                volumes.insert(volume.clone(), abnormal);
+                let (message, ailment) = (MISSING.to_owned(), Ailment::MISSING);
+                volumes.insert(volume.clone(), Abnormal { pool: None, message, ailment, cause: Cause::Missing });
             }
         });
     }
@@ -222,7 +235,8 @@ impl Conditions {
             volumes.retain(|volume, abnormal| !abnormal.is_unserved() || unserved.contains_key(volume));
             for (volume, message) in unserved {
                 if volumes.get(&volume).is_none_or(|known| known.cause != Cause::Pool) {
-                    volumes.insert(volume, Abnormal { pool: None, message, cause: Cause::Unserved });
+                    let ailment = Ailment::UNSERVED;
+                    volumes.insert(volume, Abnormal { pool: None, message, ailment, cause: Cause::Unserved });
                 }
             }
         });
@@ -235,7 +249,8 @@ impl Conditions {
             volumes.retain(|volume, abnormal| abnormal.cause != Cause::Stuck || stuck.contains_key(volume));
             for (volume, (pool, message)) in stuck {
                 if volumes.get(&volume).is_none_or(|known| known.is_measured() || known.cause == Cause::Stuck) {
-                    volumes.insert(volume, Abnormal { pool, message, cause: Cause::Stuck });
+                    let ailment = Ailment::STUCK;
+                    volumes.insert(volume, Abnormal { pool, message, ailment, cause: Cause::Stuck });
                 }
             }
         });
@@ -343,7 +358,7 @@ mod tests {
         conditions.record_missing(&[other.clone()].into());
         let stuck = |volume: &VolumeId| (volume.clone(), (Some(pool.clone()), "it is held".to_owned()));
         conditions.record_stuck([stuck(&one), stuck(&other)].into());
-        conditions.record_volume(&one, &pool, &Condition { abnormal: false, message: String::new() });
+        conditions.record_volume(&one, &pool, &Condition { ailment: None, message: String::new() });
         conditions.forget_recovered();
         assert_eq!(health.borrow().volumes[&one].message, "it is held");
         assert!(health.borrow().volumes[&other].is_missing(), "that is worse");
@@ -357,7 +372,10 @@ mod tests {
         let [one, other] = ["vol-1", "vol-2"].map(|volume| volume.parse::<VolumeId>().unwrap());
         let mut health = conditions.subscribe();
         let mut abnormal = || health.borrow_and_update().volumes.keys().cloned().collect::<Vec<_>>();
-        let measured = |abnormal| Condition { abnormal, message: "text".to_owned() };
+        let measured = |abnormal: bool| {
+            let ailment = if abnormal { PoolCondition::Reported(Reported::Other).ailment() } else { None };
+            Condition { ailment, message: "text".to_owned() }
+        };
         conditions.record_volume(&one, &pool, &measured(true));
         assert_eq!(abnormal(), std::slice::from_ref(&one));
         conditions.record_volume(&one, &pool, &measured(true));
@@ -366,7 +384,7 @@ mod tests {
         assert!(abnormal().is_empty());
 
         record(&conditions, &pool, &[Reported::ShutDown]);
-        conditions.fail_volumes(&pool, "it has shut down", vec![one.clone(), other.clone()]);
+        conditions.fail_volumes(&pool, &PoolCondition::Reported(Reported::ShutDown), vec![one.clone(), other.clone()]);
         conditions.record_volume(&one, &pool, &measured(false));
         conditions.forget_volume(&other);
         conditions.forget_recovered();

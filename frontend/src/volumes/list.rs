@@ -87,11 +87,12 @@ impl<T> Gathered<T> {
 }
 
 /// A token is the id of the last volume in capitals: as long as the id, and never mistaken for one.
-fn token_after(volume: &VolumeId) -> String {
+pub(super) fn token_after(volume: &VolumeId) -> String {
     volume.as_str().to_ascii_uppercase()
 }
 
-fn from_token(token: &str) -> Result<VolumeId, Fault> {
+/// The volume that a token comes after.
+pub(super) fn from_token(token: &str) -> Result<VolumeId, Fault> {
     let in_capitals = !token.bytes().any(|byte| byte.is_ascii_lowercase());
     let volume = if in_capitals { token.to_ascii_lowercase().parse().ok() } else { None };
     volume.ok_or_else(|| {

@@ -105,7 +105,7 @@ impl Volumes {
         }
     }
 
-    async fn look_at_pools(&self) -> Result<(), Fault> {
+    pub(super) async fn look_at_pools(&self) -> Result<(), Fault> {
         let welcome = self.helper.welcome().await?;
         let (mut pools, mut counts) = (BTreeMap::new(), BTreeMap::new());
         for pool in welcome.pools.as_slice() {
@@ -152,7 +152,7 @@ impl Volumes {
         }
         let volumes = self.list_all().await?.into_iter().filter(|listed| listed.pool == *pool);
         let volumes = volumes.map(|listed| listed.volume).collect();
-        self.conditions.fail_volumes(pool, &failure.to_string(), volumes);
+        self.conditions.fail_volumes(pool, failure, volumes);
         Ok(())
     }
 

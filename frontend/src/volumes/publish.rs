@@ -68,7 +68,7 @@ impl Volumes {
         let Ok(usage) = self.helper.usage(volume, None).await else { return fault };
         let condition = condition(usage.condition);
         self.conditions.record_volume(volume, &usage.pool, &condition);
-        if condition.abnormal { Fault::new(fault.kind, format!("{fault}: {}", condition.message)) } else { fault }
+        if condition.is_abnormal() { Fault::new(fault.kind, format!("{fault}: {}", condition.message)) } else { fault }
     }
 
     /// Unmounts the filesystem in the volume's image, unless other targets use it.

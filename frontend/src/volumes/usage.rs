@@ -1,6 +1,6 @@
 //! How much of a volume is used, and whether it is healthy.
 
-use bulkhead_model::volumes::{Fault, Mode, PoolCondition, Severity};
+use bulkhead_model::volumes::{Ailment, Fault, Mode, PoolCondition};
 use bulkhead_protocol::{Condition as Reported, PoolName, Usage, VolumeId, VolumeKind};
 
 use super::Volumes;
@@ -11,8 +11,8 @@ const OWN_FILESYSTEM: &str = "xfs";
 /// The health of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Whether it needs attention.
-    pub abnormal: bool,
+    /// What it suffers from, if it needs attention.
+    pub ailment: Option<Ailment>,
     /// A description; never empty.
     pub message: String,
 }
@@ -69,12 +69,19 @@ impl Volumes {
     fn unmeasurable(&self, volume: &VolumeId, fault: Fault) -> Result<(Usage, Condition), Fault> {
         match (PoolCondition::of_fault(&fault), self.measurements.last(volume)) {
             (Some(failure), Some(usage)) => {
-                let condition = Condition { abnormal: true, message: failure.to_string() };
+                let condition = Condition { ailment: failure.ailment(), message: failure.to_string() };
                 self.conditions.record_volume(volume, &usage.pool, &condition);
                 Ok((usage, condition))
             }
             _ => Err(fault),
         }
+    }
+}
+
+impl Condition {
+    /// Returns whether it needs attention.
+    pub fn is_abnormal(&self) -> bool {
+        self.ailment.is_some()
     }
 }
 
@@ -110,11 +117,9 @@ fn sum(used: Option<u64>, available: Option<u64>) -> Option<u64> {
 /// Returns what it means for a volume that the helper reports this of it.
 pub(super) fn condition(reported: Option<Reported>) -> Condition {
     match reported.map(PoolCondition::Reported) {
-        None => Condition { abnormal: false, message: "healthy".to_owned() },
+        None => Condition { ailment: None, message: "healthy".to_owned() },
         // A pool without quotas is set up that way on purpose: nothing about it needs attention.
-        Some(reported) => {
-            Condition { abnormal: reported.kind().severity != Severity::Notice, message: reported.to_string() }
-        }
+        Some(reported) => Condition { ailment: reported.ailment(), message: reported.to_string() },
     }
 }
 
@@ -124,9 +129,9 @@ mod tests {
 
     #[test]
     fn a_pool_without_quotas_makes_no_volume_abnormal() {
-        let abnormal = |reported| condition(Some(reported)).abnormal;
+        let abnormal = |reported| condition(Some(reported)).is_abnormal();
         assert!(!abnormal(Reported::NotEnforced));
         assert!(abnormal(Reported::ShutDown) && abnormal(Reported::Oversized { used: 1 }) && abnormal(Reported::Other));
-        assert_eq!(condition(None), Condition { abnormal: false, message: "healthy".to_owned() });
+        assert_eq!(condition(None), Condition { ailment: None, message: "healthy".to_owned() });
     }
 }

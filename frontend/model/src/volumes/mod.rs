@@ -1,6 +1,7 @@
 //! What is said of volumes, whoever says it: what may be asked for, why it cannot be had, and what is wrong.
 
 mod access;
+mod ailment;
 mod attributes;
 mod fault;
 mod inodes;
@@ -14,6 +15,7 @@ mod topology;
 mod words;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
+pub use ailment::{Ailment, Effect};
 pub use attributes::Attributes;
 pub use fault::{Fault, FaultKind, Outlook};
 pub use inodes::InodeCount;

@@ -80,7 +80,9 @@ fn node_service_tells_what_it_can_do(rig: &mut Rig) -> Result<()> {
     let answer = rig.csi()?.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
     let calls: Vec<_> = answer.capabilities.iter().filter_map(|own| own.r#type.as_ref()).collect();
     let has = |wanted| calls.iter().any(|node_service_capability::Type::Rpc(own)| own.r#type() == wanted);
-    for wanted in [GetVolumeStats, ExpandVolume, VolumeCondition, SingleNodeMultiWriter] {
+    for wanted in
+        [GetVolumeStats, ExpandVolume, VolumeCondition, SingleNodeMultiWriter, GetVolumeHealth, GetStorageHealth]
+    {
         ensure!(has(wanted), "{wanted:?} is missing");
     }
     // A staging path would be required for every publish.
@@ -93,7 +95,10 @@ fn controller_service_tells_what_it_can_do(rig: &mut Rig) -> Result<()> {
     let answer = rig.csi()?.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
     let calls: Vec<_> = answer.capabilities.iter().filter_map(|own| own.r#type.as_ref()).collect();
     let has = |wanted| calls.iter().any(|controller_service_capability::Type::Rpc(own)| own.r#type() == wanted);
-    for wanted in [CreateDeleteVolume, ListVolumes, GetCapacity, ExpandVolume, SingleNodeMultiWriter] {
+    for wanted in [
+        CreateDeleteVolume, ListVolumes, GetCapacity, ExpandVolume, SingleNodeMultiWriter, GetVolumeHealth,
+        ListVolumeHealth,
+    ] {
         ensure!(has(wanted), "{wanted:?} is missing");
     }
     ensure!(!has(PublishUnpublishVolume), "a local volume is never attached to another node");
