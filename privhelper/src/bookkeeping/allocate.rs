@@ -51,7 +51,8 @@ pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
     let filled = fill_holes(&image, from, size, |step| {
         // Nobody else takes the same room meanwhile.
         let turn = lock_in_time(&served.filesystem.allocating)?;
-        let is_free = served.filesystem.space()?.free >= pool.config.reserve.saturating_add(step);
+        let space = served.filesystem.space()?;
+        let is_free = space.free >= pool.config.reserve.of(space.total).saturating_add(step);
         if is_free { Ok(Some(turn).filter(|_| begun.elapsed() < PART)) } else { Err(SysError::of(Errno::NOSPC)) }
     });
     let filled = filled.map_err(|error| match error.errno {

@@ -136,7 +136,8 @@ impl Measured {
             (free, limit) = (0, 0);
         }
         let (total, free) = (self.space.total, free.saturating_sub(self.notes));
-        Room { total, free: free.saturating_sub(pool.reserve), promised, limit: limit.saturating_sub(pool.reserve) }
+        let reserve = pool.reserve.of(total);
+        Room { total, free: free.saturating_sub(reserve), promised, limit: limit.saturating_sub(reserve) }
     }
 }
 

@@ -188,6 +188,8 @@ mod tests {
 
     use bulkhead_protocol::QuotaMode;
 
+    use crate::bookkeeping::Reserve;
+
     use super::*;
 
     fn config() -> PoolConfig {
@@ -198,7 +200,7 @@ mod tests {
             directory,
             quota: QuotaMode::None,
             overcommit_permille: 1000,
-            reserve: 0,
+            reserve: Reserve::NONE,
             filesystems: 0,
             extents: 0,
         }

@@ -164,7 +164,7 @@ pub mod testing {
             directory: "/pool".into(),
             quota: QuotaMode::None,
             overcommit_permille: 1000,
-            reserve: 0,
+            reserve: crate::bookkeeping::Reserve::NONE,
             filesystems: 0,
             extents: 1000,
         };

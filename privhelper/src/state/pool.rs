@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use super::locks::Admitted;
 use super::{Attributes, PoolAt, broken, layout, lock, lock_in_time};
-use crate::bookkeeping::{Deletions, Filesystem};
+use crate::bookkeeping::{Deletions, Filesystem, Reserve};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount, walk};
 
 /// How a pool is to be served.
@@ -25,8 +25,8 @@ pub struct PoolConfig {
     pub quota: QuotaMode,
     /// How much of the capacity may be promised, in thousandths.
     pub overcommit_permille: u64,
-    /// How many bytes are never promised.
-    pub reserve: u64,
+    /// What is never promised.
+    pub reserve: Reserve,
     /// How many volumes with filesystems of their own there may be; 0 if it is not configured for them.
     pub filesystems: usize,
     /// The most extents that a volume may have when it is copied.

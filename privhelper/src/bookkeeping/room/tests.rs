@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Inodes, NameHash, QuotaMode, SnapshotOf};
 
 use super::*;
+use crate::bookkeeping::Reserve;
 use crate::sys::{Errno, Error as SysError};
 
 const GIB: u64 = 1 << 30;
@@ -14,7 +15,7 @@ fn pool(overcommit_permille: u64, reserve: u64) -> PoolConfig {
         directory: "/pool".into(),
         quota: QuotaMode::Enforced,
         overcommit_permille,
-        reserve,
+        reserve: Reserve::Bytes(reserve),
         filesystems: 0,
         extents: 0,
     }

@@ -3,6 +3,7 @@
 use bulkhead_protocol::QuotaMode;
 
 use super::*;
+use crate::bookkeeping::Reserve;
 
 const GOOD: [&str; 6] = ["--pool", "default=/srv/pool", "--allow-uid", "901", "--publish-dir", "work=/srv/published"];
 
@@ -40,7 +41,7 @@ fn what_is_not_given_has_its_default() {
     assert_eq!(config.limits, Limits { volumes: 20_000, targets: 40_000 });
     let [pool] = config.pools.as_slice() else { panic!("one pool") };
     assert_eq!((pool.name.as_str(), pool.directory.to_str()), ("default", Some("/srv/pool")));
-    assert_eq!((pool.quota, pool.overcommit_permille, pool.reserve), (QuotaMode::Enforced, 1000, 0));
+    assert_eq!((pool.quota, pool.overcommit_permille, pool.reserve), (QuotaMode::Enforced, 1000, Reserve::NONE));
     let [publish] = config.publish.as_slice() else { panic!("one publish directory") };
     assert_eq!((publish.name.as_str(), publish.path.to_str()), ("work", Some("/srv/published")));
     assert_eq!(publish.shape, Shape::Any);
@@ -69,7 +70,7 @@ fn every_flag_is_read_with_a_space_or_an_equals_sign() {
     assert_eq!(config.limits, Limits { volumes: 7, targets: 8 });
     let fast = &config.pools[1];
     assert_eq!((fast.name.as_str(), fast.directory.to_str()), ("fast", Some("/srv/fast")));
-    assert_eq!((fast.quota, fast.overcommit_permille, fast.reserve), (QuotaMode::None, 1500, 4096));
+    assert_eq!((fast.quota, fast.overcommit_permille, fast.reserve), (QuotaMode::None, 1500, Reserve::Bytes(4096)));
     assert_eq!((fast.filesystems, fast.extents, config.mounter_uid), (5, 7, 902));
 }
 
@@ -253,6 +254,11 @@ fn a_pool_has_a_valid_name_and_known_options() {
         ("x=/srv/x,reserve=1GiB", "such as 1073741824 or 1Gi"),
         ("x=/srv/x,reserve=16384Pi", "number of bytes"),
         ("x=/srv/x,reserve=18446744073709551616", "number of bytes"),
+        ("x=/srv/x,reserve=%", "up to 99%"),
+        ("x=/srv/x,reserve=100%", "up to 99%"),
+        ("x=/srv/x,reserve=-1%", "up to 99%"),
+        ("x=/srv/x,reserve=1.5%", "up to 99%"),
+        ("x=/srv/x,reserve=1Gi%", "up to 99%"),
         ("x=/srv/x,overcommit=", "from 0.001 to 1000"),
         ("x=/srv/x,overcommit=0", "from 0.001 to 1000"),
         ("x=/srv/x,overcommit=0.0", "from 0.001 to 1000"),
@@ -285,7 +291,12 @@ fn a_pool_has_a_valid_name_and_known_options() {
         ("3Ti", 3 << 40),
         ("16383Pi", 16_383 << 50),
     ] {
-        assert_eq!(good(&["--pool", &format!("x=/srv/x,reserve={reserve}")]).pools[1].reserve, bytes, "{reserve}");
+        let config = good(&["--pool", &format!("x=/srv/x,reserve={reserve}")]);
+        assert_eq!(config.pools[1].reserve, Reserve::Bytes(bytes), "{reserve}");
+    }
+    for (reserve, percent) in [("0%", 0), ("10%", 10), ("99%", 99)] {
+        let config = good(&["--pool", &format!("x=/srv/x,reserve={reserve}")]);
+        assert_eq!(config.pools[1].reserve, Reserve::Percent(percent), "{reserve}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use bulkhead_protocol::{Invalid, QuotaMode};
 
 use super::PublishConfig;
-use crate::bookkeeping::KUBELET_PROJECTS;
+use crate::bookkeeping::{KUBELET_PROJECTS, Reserve};
 use crate::place::Shape;
 use crate::start::filter::OnViolation;
 use crate::state::PoolConfig;
@@ -89,7 +89,7 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
         directory: absolute(parts.next().unwrap_or_default())?,
         quota: QuotaMode::Enforced,
         overcommit_permille: 1000,
-        reserve: 0,
+        reserve: Reserve::NONE,
         filesystems: 0,
         extents: EXTENTS,
     };
@@ -97,7 +97,7 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
         match option.split_once('=').unwrap_or((option, "")) {
             ("quota", "none") => pool.quota = QuotaMode::None,
             ("overcommit", ratio) => pool.overcommit_permille = permille(ratio)?,
-            ("reserve", text) => pool.reserve = bytes(text)?,
+            ("reserve", text) => pool.reserve = text.parse()?,
             ("filesystems", "") => pool.filesystems = FILESYSTEMS,
             ("filesystems", text) => pool.filesystems = number(text)?,
             ("extents", text) => pool.extents = number(text)? as u64,
@@ -105,15 +105,6 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
         }
     }
     Ok(pool)
-}
-
-/// A number of bytes, perhaps with a unit.
-fn bytes(text: &str) -> Result<u64, String> {
-    let mut units = ["Ki", "Mi", "Gi", "Ti", "Pi"].iter().zip([1 << 10, 1 << 20, 1 << 30, 1 << 40, 1 << 50]);
-    let unit = units.find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
-    let (number, unit) = unit.unwrap_or((text, 1));
-    let bytes = number.parse().ok().and_then(|number: u64| number.checked_mul(unit));
-    bytes.ok_or_else(|| format!("reserve must be a number of bytes, such as 1073741824 or 1Gi, not {text:?}"))
 }
 
 /// A decimal number with at most three decimals, in thousandths.
