@@ -16,6 +16,12 @@ use crate::proto::csi::{
 };
 use crate::volumes::{Report, existing};
 
+/// The longest message in bytes that Kubernetes 1.37 takes: with a longer one it refuses all of a pod's status.
+const LONGEST: usize = 1024;
+
+/// How many conditions of storage it takes: with more it takes none.
+const MOST: usize = 16;
+
 impl Plugin {
     /// Answers `rpc`, which asks for the health of a volume. A node and its controller see the same.
     pub(super) async fn volume_health(&self, rpc: &'static str, id: String) -> Result<Response<VolumeHealth>, Status> {
@@ -60,10 +66,11 @@ impl Plugin {
                 }
                 .into(),
                 reason: ailment.reason(),
-                message,
+                message: shortened(message),
                 volume_capability: None,
             };
-            let backend_health = self.0.volumes.health_of_pools().await.into_iter().map(health).collect();
+            let reports = self.0.volumes.health_of_pools().await;
+            let backend_health = reports.into_iter().take(MOST).map(health).collect();
             Ok(NodeGetStorageHealthResponse { backend_health })
         })
         .await
@@ -76,5 +83,10 @@ fn entry(Report { ailment, message }: Report) -> VolumeHealthEntry {
         Effect::Inaccessible => VolumeHealthErrorType::Inaccessible,
         Effect::DataLoss => VolumeHealthErrorType::DataLoss,
     };
-    VolumeHealthEntry { status: status.into(), reason: ailment.reason(), message }
+    VolumeHealthEntry { status: status.into(), reason: ailment.reason(), message: shortened(message) }
+}
+
+fn shortened(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(LONGEST));
+    message
 }

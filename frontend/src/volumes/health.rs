@@ -61,7 +61,7 @@ impl Volumes {
         Ok(Page { entries, next })
     }
 
-    /// What the pools suffer from, and the helper: each ailment once, with all that have it.
+    /// What the pools suffer from, and the helper: each ailment once, with all that have it, and the worst first.
     pub async fn health_of_pools(&self) -> Vec<Report> {
         let mut ailments = BTreeMap::<Ailment, Vec<String>>::new();
         let answers = timeout(PATIENCE, self.look_at_unknown_pools()).await;
@@ -74,7 +74,7 @@ impl Volumes {
                 ailments.entry(ailment).or_default().push(format!("pool {pool}: {message}"));
             }
         }
-        ailments.into_iter().map(|(ailment, told)| Report { ailment, message: told.join("; ") }).collect()
+        ailments.into_iter().rev().map(|(ailment, told)| Report { ailment, message: told.join("; ") }).collect()
     }
 
     /// Asks whether the helper answers, and for the pools' conditions where nobody has asked for them yet.
