@@ -121,7 +121,7 @@ fn flaw(class: &StorageClass, pools: Option<&Pools>) -> Option<String> {
         return Some(format!("no node has a pool called {wanted}"));
     }
     let mut usable = pools.iter().filter(|(name, _)| wanted.is_none_or(|wanted| wanted == *name));
-    let lacks_filesystems = parameters.backing() == Backing::Image && !usable.any(|(_, filesystems)| *filesystems);
+    let lacks_filesystems = parameters.backing(None) == Backing::Image && !usable.any(|(_, filesystems)| *filesystems);
     lacks_filesystems.then(|| {
         "no node's pool is configured for filesystems in images: see docs/install.md, or remove backing=image"
             .to_owned()

@@ -1,6 +1,6 @@
 //! The Controller service. Every node is its own controller, responsible for its own volumes.
 
-use bulkhead_model::volumes::{Fault, Parameters, SizeRange, identify};
+use bulkhead_model::volumes::{Fault, Mode, SizeRange, identify};
 use bulkhead_protocol::ErrorKind;
 use tonic::{Request, Response, Status, async_trait};
 
@@ -146,7 +146,7 @@ impl Controller for Plugin {
             let mode = common_mode(capabilities).ok();
             let usable = capabilities.is_empty() || mode.is_some();
             let asked = parameters(&request.parameters);
-            let minimum = asked.as_ref().map_or(0, Parameters::minimum_bytes);
+            let minimum = asked.as_ref().map_or(0, |asked| asked.minimum_bytes(mode.unwrap_or(Mode::Directory)));
             let room = match asked.and_then(|all| with_filesystem(all, capabilities)) {
                 Ok(parameters) if here && usable => self.0.volumes.capacity(&parameters, mode).await?,
                 Err(fault) if !fault.is(ErrorKind::Unsupported) => return Err(fault),

@@ -43,12 +43,9 @@ impl Room {
     /// the same size, so where the mode is not known, this is the space for directories.
     pub fn capacity(&self, parameters: &Parameters, mode: Option<Mode>) -> Capacity {
         let mode = mode.unwrap_or(Mode::Directory);
-        if parameters.check_mode(mode).is_err() {
-            return Capacity { total: self.total, ..Capacity::default() };
-        }
         let available = largest(self.available, |size| promised(size, &parameters.kind(mode, size), self.inode_size));
         // No smaller volume can be made.
-        let possible = |size| if size < parameters.minimum_bytes() { 0 } else { size };
+        let possible = |size| if size < parameters.minimum_bytes(mode) { 0 } else { size };
         let largest_volume = possible(available.min(self.largest_volume));
         Capacity { available: possible(available), largest_volume, total: self.total }
     }
@@ -85,7 +82,7 @@ impl Volumes {
     /// When they do not select a pool that is served, in which case no such volume could be created either.
     pub async fn capacity(&self, parameters: &Parameters, mode: Option<Mode>) -> Result<Capacity, Fault> {
         match self.pool(parameters).await {
-            Ok(pool) => Ok(self.room(&pool, parameters.backing()).await?.capacity(parameters, mode)),
+            Ok(pool) => Ok(self.room(&pool, parameters.backing(mode)).await?.capacity(parameters, mode)),
             Err(fault) => without_broken_pools(fault),
         }
     }

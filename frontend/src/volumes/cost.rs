@@ -66,7 +66,7 @@ impl Volumes {
     pub async fn cost(&self, new: &NewVolume) -> Result<Cost, Fault> {
         let (pool, size, kind) = match &new.source {
             None => {
-                let size = new.range.choose(new.parameters.minimum_bytes())?;
+                let size = new.range.choose(new.parameters.minimum_bytes(new.mode))?;
                 (self.pool(&new.parameters).await?, size, new.parameters.kind(new.mode, size))
             }
             Some(source) => {

@@ -29,11 +29,10 @@ impl Volumes {
     /// `AlreadyExists` when a volume of this name exists with other properties.
     pub async fn provision(&self, new: NewVolume) -> Result<Provisioned, Fault> {
         let (volume, name_hash) = identify(&new.name)?;
-        new.parameters.check_mode(new.mode)?;
         if let Some(source) = &new.source {
             return self.provision_copy(&volume, &new, name_hash, source).await;
         }
-        let size = new.range.choose(new.parameters.minimum_bytes())?;
+        let size = new.range.choose(new.parameters.minimum_bytes(new.mode))?;
         let _guard = self.in_flight.enter(&volume).await?;
         let welcome = self.helper.welcome().await?;
         let pool = new.parameters.pool(welcome.pools.as_slice())?;

@@ -93,7 +93,6 @@ impl Parameters {
         let reason = match self {
             Self { backing: Backing::Directory, .. } => return Ok(()),
             Self { inodes: Some(_), .. } => "inodes: the volume has as many as its own filesystem has room for",
-            Self { block_size: Some(_), .. } => "blockSize: no volume of it is a block device",
             Self { filesystem: Some(name), .. } if name != OWN_FILESYSTEM => {
                 return Err(Fault::unsupported(format!(
                     "filesystem type {name} is not available with backing=image: the filesystem in an image is {OWN_FILESYSTEM}; leave the type empty"
@@ -116,27 +115,15 @@ impl Parameters {
         Ok(self)
     }
 
-    /// Returns what is behind volumes that are used as directories.
-    pub fn backing(&self) -> Backing {
-        self.backing
+    /// What is behind volumes of this mode; where it is not known, behind directories. A block volume takes nothing of its
+    /// pool but room, as a directory does.
+    pub fn backing(&self, mode: Option<Mode>) -> Backing {
+        if mode == Some(Mode::Block) { Backing::Directory } else { self.backing }
     }
 
-    /// Checks that there are volumes of this mode with these parameters.
-    ///
-    /// # Errors
-    /// When a block device is wanted of what is only mounted.
-    pub fn check_mode(&self, mode: Mode) -> Result<(), Fault> {
-        match (self.backing, mode) {
-            (Backing::Image, Mode::Block) => Err(Fault::invalid(
-                "backing=image makes volumes with a filesystem of their own, which are never block devices: use a class without it, or volumeMode Filesystem",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// The smallest size of a volume with these parameters, in bytes.
-    pub fn minimum_bytes(&self) -> u64 {
-        match self.backing {
+    /// The smallest size of a volume of this mode with these parameters, in bytes.
+    pub fn minimum_bytes(&self, mode: Mode) -> u64 {
+        match self.backing(Some(mode)) {
             Backing::Directory => MINIMUM_BYTES,
             Backing::Image => MINIMUM_IMAGE_BYTES,
         }
@@ -312,17 +299,18 @@ mod tests {
         let parameters = of(&[("sparse", "true"), ("dirMode", "0770"), ("csi.storage.k8s.io/fstype", "xfs")]).unwrap();
         let mode = DirectoryMode::try_from(0o770).unwrap();
         assert_eq!(parameters.kind(Mode::Directory, size), VolumeKind::Filesystem { sparse: true, mode });
-        assert_eq!((parameters.minimum_bytes(), parameters.backing()), (300 << 20, Backing::Image));
+        assert_eq!((parameters.minimum_bytes(Mode::Directory), parameters.backing(None)), (300 << 20, Backing::Image));
         let on_ext4 = Pool { filesystem: Text::new("ext4"), ..pools(&["fast"]).remove(0) };
         assert_eq!(parameters.pool(&[on_ext4]).unwrap().as_str(), "fast", "an image can be in any pool");
-        parameters.check_mode(Mode::Directory).unwrap();
-        let block = parameters.check_mode(Mode::Block).unwrap_err();
-        assert!(block.is(ErrorKind::Invalid) && block.to_string().contains("volumeMode Filesystem"), "{block}");
-        for (key, value) in [("inodes", "5000"), ("blockSize", "4096"), ("csi.storage.k8s.io/fstype", "ext4")] {
+        let block = of(&[("sparse", "true"), ("blockSize", "4096")]).unwrap();
+        let device = VolumeKind::Image { sparse: true, block_size: BlockSize::B4096 };
+        assert_eq!((block.kind(Mode::Block, size), block.backing(Some(Mode::Block))), (device, Backing::Directory));
+        assert_eq!(block.minimum_bytes(Mode::Block), MINIMUM_BYTES, "a device has an image anyway");
+        for (key, value) in [("inodes", "5000"), ("csi.storage.k8s.io/fstype", "ext4")] {
             let fault = of(&[(key, value)]).unwrap_err().to_string();
             assert!(fault.contains("backing=image"), "{fault}");
             assert!(Parameters::parse([(key, value), ("backing", "image")]).is_err());
-            Parameters::parse([(key, value), ("backing", "directory")]).unwrap().check_mode(Mode::Block).unwrap();
+            Parameters::parse([(key, value), ("backing", "directory")]).unwrap();
         }
         assert!(of(&[]).unwrap().with_filesystem("ext4").unwrap_err().is(ErrorKind::Unsupported));
     }

@@ -62,10 +62,7 @@ impl Estimates {
         measured: &mut Measured,
     ) -> Result<Estimate, Failure> {
         let parameters = storage_class::parameters(class)?;
-        if let Some(mode) = mode {
-            parameters.check_mode(mode)?;
-        }
-        let measured = measure(context, &parameters, measured).await;
+        let measured = measure(context, &parameters, mode, measured).await;
         let is_away = measured.as_ref().is_err_and(|fault| fault.kind == FaultKind::Away);
         let measured = match measured {
             _ if self.is_gone(is_away, Instant::now()) => return Ok(Estimate::default()),
@@ -124,10 +121,11 @@ impl Estimates {
 async fn measure(
     context: &Context,
     parameters: &Parameters,
+    mode: Option<Mode>,
     measured: &mut Measured,
 ) -> Result<(PoolName, Room), Fault> {
     let pool = context.volumes.pool(parameters).await?;
-    let key = (pool.clone(), parameters.backing());
+    let key = (pool.clone(), parameters.backing(mode));
     if let Some(room) = measured.get(&key) {
         return Ok((pool, *room));
     }

@@ -73,7 +73,7 @@ mod tests {
     fn a_request() {
         let new = requested_volume(&claim(json!({})), &class(json!({ "parameters": { "pool": "fast" } }))).unwrap();
         assert_eq!((new.name.as_str(), new.mode), ("pvc-1", Mode::Directory));
-        assert_eq!(new.range.choose(new.parameters.minimum_bytes()).unwrap().get(), 1 << 30);
+        assert_eq!(new.range.choose(new.parameters.minimum_bytes(new.mode)).unwrap().get(), 1 << 30);
         let block = requested_volume(&claim(json!({ "spec": { "volumeMode": "Block" } })), &class(json!({}))).unwrap();
         assert_eq!(block.mode, Mode::Block);
     }

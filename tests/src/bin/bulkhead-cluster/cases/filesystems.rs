@@ -16,7 +16,7 @@ cases! {
     on Cluster;
     a_claim_lives_and_grows_in_an_image: Bare,
     a_node_that_is_not_configured_for_them_has_no_room,
-    a_claim_for_a_device_is_refused: Bare,
+    a_claim_for_a_device_has_one_too: Bare,
     a_damaged_one_is_told_and_harms_no_other: Bare,
 }
 
@@ -90,12 +90,14 @@ fn a_node_that_is_not_configured_for_them_has_no_room(cluster: &mut Cluster) -> 
     given_back.map(drop)
 }
 
-fn a_claim_for_a_device_is_refused(cluster: &mut Cluster) -> Result<()> {
+fn a_claim_for_a_device_has_one_too(cluster: &mut Cluster) -> Result<()> {
     set_up(cluster)?;
     let node = cluster.node();
-    cluster.create_claim(&block(on(claim("disk", &cluster.class, "320Mi"), &node)))?;
-    cluster.event("disk", "ProvisioningFailed", "never block devices")?;
-    ensure!(cluster.agents[0].volumes()?.is_empty(), "a volume was created");
+    // Less than a filesystem takes.
+    cluster.create_claim(&block(on(claim("disk", &cluster.class, "16Mi"), &node)))?;
+    let volume = cluster.bound("disk")?.metadata.name.context("a volume without a name")?;
+    let listed = cluster.agents[0].volumes()?;
+    ensure!(listed == [handle(&volume)], "{listed:?}");
     Ok(())
 }
 
