@@ -66,6 +66,8 @@ impl ControlPlane {
         if let Some(proxy) = proxy {
             fs::write(control_plane.path("egress.json"), egress(proxy).to_string())?;
             flags.push(format!("--egress-selector-config-file={}", control_plane.path("egress.json")));
+            // Its node is asked for the health of volumes.
+            flags.push("--feature-gates=CSIVolumeHealth=true".to_owned());
             // Nobody here knows a node's name.
             flags.push("--kubelet-preferred-address-types=InternalIP".to_owned());
         }

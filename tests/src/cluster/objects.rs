@@ -34,6 +34,12 @@ pub fn claim(name: &str, class: &str, size: &str) -> Value {
     })
 }
 
+/// The conditions in a claim's status, but for the one that Kubernetes itself writes from 1.37 on.
+pub fn conditions(status: &Value) -> Vec<Value> {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.filter(|condition| condition["type"] != "Unused").cloned().collect()
+}
+
 /// Selects a node for a claim, as the scheduler would.
 pub fn on(mut claim: Value, node: &str) -> Value {
     claim["metadata"]["annotations"][SELECTED_NODE] = json!(node);

@@ -16,13 +16,13 @@ use crate::workspace::{Architecture, Workspace};
 const MODULES: &str = "tests/control-plane";
 
 /// The directories of the modules for older releases.
-const OLDER: [&str; 2] = ["1.34", "1.32"];
+const OLDER: [&str; 3] = ["1.36", "1.34", "1.32"];
 
 /// A release that the tests use.
 pub struct Release {
     /// The Go module that pins it.
     module: PathBuf,
-    /// As shown by `kubectl version`: `v1.36.3`.
+    /// As shown by `kubectl version`: `v1.37.2`.
     pub version: String,
     /// The release's own toolchain: a later one breaks its API descriptions.
     toolchain: String,

@@ -3,6 +3,7 @@
 mod copies;
 mod deployment;
 mod documented;
+mod health;
 mod hostile;
 mod operator;
 mod pods;
@@ -70,7 +71,7 @@ const SET: &str = "a stateful set";
 const END: &str = "nothing is left of deleted claims";
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 25] = [
+const CHECKS: [Check; 26] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each(CLAIMS, volumes::claims_are_bound_and_written),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
@@ -90,6 +91,7 @@ const CHECKS: [Check; 25] = [
     in_one("attributes are seen inside the running pod", volumes::attributes_are_seen_in_the_pod),
     in_one("a claim is restored from a snapshot", copies::a_restored_claim_is_used),
     in_one("the kubelet measures the volumes", tenants::the_kubelet_measures),
+    in_one("health is shown in the pod and on the node", health::conditions_are_shown),
     in_one("a label for a mount is refused", tenants::a_label_for_a_mount_is_refused),
     in_one(SET, volumes::a_stateful_set),
     in_one("the kubelet is restarted", restarts::the_kubelet),

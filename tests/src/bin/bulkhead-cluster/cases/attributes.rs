@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Reply, Request, VolumeKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::control_plane::assets;
-use bulkhead_tests::cluster::objects::{block, claim, handle, on};
+use bulkhead_tests::cluster::objects::{block, claim, conditions, handle, on};
 use bulkhead_tests::cluster::{Cluster, manifests};
 use bulkhead_tests::documented::{KUBERNETES, blocks, run_all, section, subsection};
 use bulkhead_tests::expect::same;
@@ -103,7 +103,7 @@ fn has(cluster: &Cluster, name: &str, class: &str) -> Result<()> {
         Ok(())
     });
     let claim = to_value(claim.with_context(|| format!("events: {:?}", cluster.notes(name).unwrap_or_default()))?)?;
-    let conditions = claim["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let conditions = conditions(&claim["status"]);
     ensure!(conditions.is_empty(), "conditions are left over: {conditions:?}");
     let object = claim["spec"]["volumeName"].as_str().context("a volume")?;
     let volume = to_value(cluster.access.run(cluster.volumes().get(object))?)?;
@@ -123,8 +123,8 @@ fn is(cluster: &Cluster, name: &str, state: &str, class: &str) -> Result<Value> 
 }
 
 /// The type and the reason of each condition, in order.
-fn conditions(status: &Value) -> Value {
-    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+fn reasons(status: &Value) -> Value {
+    let conditions = conditions(status);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut found: Vec<_> = conditions.iter().map(|found| (text(&found["type"]), text(&found["reason"]))).collect();
     found.sort_unstable();
@@ -164,7 +164,7 @@ fn what_cannot_be_done_is_infeasible_until_something_else_is_asked_for(cluster: 
         change(cluster, "data", Some(&class.name))?;
         let status = is(cluster, "data", "Infeasible", &class.name)?;
         let wanted = json!([["ModifyVolumeError", "InvalidArgument"], ["ModifyingVolume", ""]]);
-        same("the conditions", &conditions(&status), wanted)?;
+        same("the conditions", &reasons(&status), wanted)?;
         same("the class that it has", &status["currentVolumeAttributesClassName"], json!(gold.name))?;
         let event = cluster.event("data", "VolumeModifyFailed", part)?;
         ensure!(event.type_.as_deref() == Some("Warning"), "it is of type {:?}", event.type_);
@@ -183,7 +183,7 @@ fn an_infeasible_change_is_withdrawn(cluster: &mut Cluster) -> Result<()> {
     cluster.event("data", "VolumeModifyCanceled", "withdrawn")?;
     // What is said of the last attempt stays.
     let status = is(cluster, "data", "Infeasible", &wrong.name)?;
-    same("the conditions", &conditions(&status), json!([["ModifyVolumeError", "InvalidArgument"]]))
+    same("the conditions", &reasons(&status), json!([["ModifyVolumeError", "InvalidArgument"]]))
 }
 
 fn a_class_that_does_not_exist_is_waited_for(cluster: &mut Cluster) -> Result<()> {

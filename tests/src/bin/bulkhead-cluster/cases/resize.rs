@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, block, claim, handle, on};
+use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, block, claim, conditions, handle, on};
 use bulkhead_tests::expect::same;
 use serde_json::{Value, json, to_value};
 
@@ -44,7 +44,7 @@ fn is_settled(claim: &Value, size: &str) -> Result<()> {
     let status = &claim["status"];
     same("the allocated size", &status["allocatedResources"], json!({ "storage": size }))?;
     ensure!(status["allocatedResourceStatuses"].get("storage").is_none(), "a growth is under way: {status}");
-    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    let conditions = conditions(status);
     ensure!(conditions.is_empty(), "conditions are left over: {conditions:?}");
     let key = "volume.kubernetes.io/node-expansion-not-required";
     same("the mark for the kubelet", &claim["metadata"]["annotations"][key], json!("true"))
