@@ -11,8 +11,8 @@ use crate::workspace::Architecture;
 /// What the suite, the demonstration and the bench call on the host they run on.
 pub const FILESYSTEM_TOOLS: [&str; 4] = ["e2fsprogs", "mount", "util-linux", "xfsprogs"];
 
-/// What the suite calls in addition: to make system calls fail, and as a client that shares no code with ours.
-pub const SUITE_TOOLS: [&str; 3] = ["iproute2", "python3", "strace"];
+/// What the suite calls in addition: to make system calls fail, and as clients that share no code with ours.
+pub const SUITE_TOOLS: [&str; 4] = ["iproute2", "python3", "python3-grpcio", "strace"];
 
 /// Makes sure that Debian packages are installed: installs them as root, or fails and prints the command that would.
 pub fn require(packages: &[&str]) -> Result<()> {

@@ -14,6 +14,7 @@ mod durability;
 mod expand;
 mod faults;
 mod filesystems;
+mod foreign;
 mod frontend;
 mod identity;
 mod kubelet_record;
@@ -51,6 +52,7 @@ pub fn all() -> Vec<Case> {
         copies::cases(),
         snapshots::cases(),
         filesystems::cases(),
+        foreign::cases(),
         storm::cases(),
         identity::cases(),
         controller::cases(),
