@@ -142,6 +142,7 @@ mod tests {
             ("deploy/helm/bulkhead/Chart.yaml", format!("appVersion: {VERSION}")),
             ("deploy/kubernetes/frontend/daemonset.yaml", format!("image: bulkhead-frontend:{VERSION}")),
             ("deploy/kubernetes/overlays/container/privhelper.yaml", format!("image: bulkhead-privhelper:{VERSION}")),
+            ("deploy/kubernetes/overlays/root-pool/pool.yaml", format!("image: bulkhead-privhelper:{VERSION}")),
         ] {
             let text = fs::read_to_string(root.join(file)).unwrap();
             assert!(text.lines().any(|found| found.trim() == line), "{file} does not say {line}");

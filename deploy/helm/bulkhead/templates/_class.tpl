@@ -1,3 +1,15 @@
+{{/* The storage classes of the values, as a JSON array: in the root's pool, only filesystems in images have limits. */}}
+{{- define "bulkhead.classes" -}}
+{{- $classes := list }}
+{{- range $class := .Values.storageClasses }}
+{{- if and $.Values.rootPool.enabled (not (dig "parameters" "backing" "" $class)) }}
+{{- $class = merge (dict "parameters" (dict "backing" "image")) $class }}
+{{- end }}
+{{- $classes = append $classes $class }}
+{{- end }}
+{{- toJson $classes }}
+{{- end }}
+
 {{/* A storage class, from its values. */}}
 {{- define "bulkhead.class" -}}
 apiVersion: storage.k8s.io/v1

@@ -4,6 +4,16 @@ is as the values say for all of them.
 */}}
 {{- define "bulkhead.groups" -}}
 {{- $common := pick .Values "pools" "poolsDirectory" "nodeSelector" "tolerations" "affinity" }}
+{{- if .Values.rootPool.enabled }}
+{{- if ne .Values.form "container" }}
+{{- fail "rootPool: with form: host-service, the nodes' own configuration says which pools there are" }}
+{{- end }}
+{{- $directory := .Values.rootPool.directory }}
+{{- $pool := dict "name" "default" "directory" (printf "%s/default" $directory) "quota" "none" "filesystems" true }}
+{{- $_ := set $pool "reserve" .Values.rootPool.reserve }}
+{{- $_ := set $common "pools" (list $pool) }}
+{{- $_ := set $common "poolsDirectory" $directory }}
+{{- end }}
 {{- $groups := list }}
 {{- range $group := .Values.nodeGroups | default (list dict) }}
 {{- $selector := include "bulkhead.selector" $ | fromYaml }}
@@ -13,6 +23,7 @@ is as the values say for all of them.
 {{- $_ := set $selector "app.kubernetes.io/component" . }}
 {{- end }}
 {{- $full := merge (dict "suffix" $suffix "selector" $selector) (deepCopy $group) }}
+{{- $_ := set $full "made" (and $.Values.rootPool.enabled (not (hasKey $group "pools"))) }}
 {{- range $field, $value := $common }}
 {{- if not (hasKey $group $field) }}
 {{- $_ := set $full $field $value }}
@@ -106,6 +117,8 @@ directory, which must not be visible there.
 {{- define "bulkhead.path" -}}
 {{- if eq .path "/srv/bulkhead" -}}
 {{ .group.poolsDirectory }}
+{{- else if eq .path "/var/lib/bulkhead/default" -}}
+{{ .root.Values.rootPool.directory }}/default
 {{- else if hasPrefix "/var/lib/kubelet/" (printf "%s/" .path) -}}
 {{ .root.Values.kubeletDirectory }}{{ trimPrefix "/var/lib/kubelet" .path }}
 {{- else -}}

@@ -64,6 +64,7 @@ fn what_no_node_could_serve_is_refused(_: &mut Cluster) -> Result<()> {
         (json!({ "storageClasses": class(json!({ "pool": "fast" })) }), "no node has the pool fast of the class own"),
         (json!({ "pools": pools(&[a, b]), "storageClasses": class(json!({})) }), "own names no pool"),
         (json!({ "storageClasses": class(image.clone()) }), "filesystems: true"),
+        (json!({ "form": "host-service", "rootPool": { "enabled": true } }), "the nodes' own configuration says"),
         (json!({ "storageClasses": own }), "own and other both have default: true"),
         (json!({ "storageClasses": twice }), "two classes are called own"),
     ] {
@@ -107,6 +108,9 @@ fn a_value_that_would_take_safety_away_is_refused(_: &mut Cluster) -> Result<()>
         (json!({ "privhelper": { "mounterUid": 65534 } }), "mounterUid"),
         // What its container sees of the node.
         (json!({ "poolsDirectory": "/etc" }), "poolsDirectory"),
+        (json!({ "rootPool": { "enabled": true, "directory": "/etc/volumes" } }), "directory"),
+        (json!({ "rootPool": { "enabled": true, "reserve": "10%,quota=none\n--seccomp=log" } }), "reserve"),
+        (json!({ "rootPool": { "enabled": true, "directory": "/var/lib/kubelet/volumes" } }), "must be apart"),
         (json!({ "poolsDirectory": "/proc/1/root" }), "poolsDirectory"),
         (json!({ "poolsDirectory": "/srv/../etc" }), "poolsDirectory"),
         (json!({ "poolsDirectory": "/var/lib" }), "poolsDirectory"),
@@ -141,15 +145,17 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
         "frontend": { "resources": {}, "metricsPort": 9000 }, "privhelper": { "resources": {} },
     });
     let groups = json!({ "nodeGroups": [{ "name": "a", "nodeSelector": { "a": "1" } }] });
-    for values in [json!({}), elsewhere, groups, json!({ "form": "host-service" })] {
+    let root = json!({ "rootPool": { "enabled": true } });
+    for values in [json!({}), elsewhere, groups, root, json!({ "form": "host-service" })] {
         let made = objects(cluster, &template_with(&values)?.succeeded()?)?;
-        confined(&made, values["form"] != "host-service").with_context(|| values.to_string())?;
+        confined(&made, &values).with_context(|| values.to_string())?;
     }
     Ok(())
 }
 
 /// The policies are all there, and the pods have what SECURITY.md says and nothing else.
-fn confined(objects: &Objects, container: bool) -> Result<()> {
+fn confined(objects: &Objects, values: &Value) -> Result<()> {
+    let (container, root_pool) = (values["form"] != "host-service", values["rootPool"]["enabled"] == true);
     for name in AGENT_POLICIES {
         let policy = named(objects, "ValidatingAdmissionPolicy", name)?;
         ensure!(policy["spec"]["failurePolicy"] == "Fail", "{policy:#}");
@@ -159,9 +165,16 @@ fn confined(objects: &Objects, container: bool) -> Result<()> {
     let sets: Vec<&Value> = objects.iter().filter(|(key, _)| key.0 == "DaemonSet").map(|(_, set)| set).collect();
     ensure!(sets.len() == 1, "{} DaemonSets", sets.len());
     let pod = &sets[0]["spec"]["template"]["spec"];
-    for field in ["hostPID", "hostIPC", "hostNetwork", "initContainers", "securityContext"] {
+    for field in ["hostPID", "hostIPC", "hostNetwork", "securityContext"] {
         ensure!(pod[field].is_null(), "{field}: {pod:#}");
     }
+    let first = pod["initContainers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    ensure!(first.len() == usize::from(root_pool), "{first:#?}");
+    let unprivileged = json!({
+        "runAsUser": 0, "runAsGroup": 0, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+        "capabilities": { "drop": ["ALL"] }, "seccompProfile": { "type": "RuntimeDefault" },
+    });
+    ensure!(first.iter().all(|maker| maker["securityContext"] == unprivileged), "{first:#?}");
     ensure!(pod["automountServiceAccountToken"] == false, "{pod:#}");
     let containers = pod["containers"].as_array().context("no containers")?;
     ensure!(containers.len() == 1 + usize::from(container), "{} containers", containers.len());
@@ -178,6 +191,6 @@ fn confined(objects: &Objects, container: bool) -> Result<()> {
     }
     let volumes = pod["volumes"].as_array().context("no volumes")?;
     let on_host = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).count();
-    ensure!(on_host == if container { 4 } else { 1 }, "{volumes:#?}");
+    ensure!(on_host == if container { 4 + usize::from(root_pool) } else { 1 }, "{volumes:#?}");
     Ok(())
 }

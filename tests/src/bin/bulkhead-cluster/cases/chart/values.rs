@@ -15,6 +15,7 @@ cases! {
     labels_follow_the_server: Bare + Long,
     tokens_are_renewed_only_where_that_is_wanted: Bare + Long,
     a_pool_turns_filesystems_in_images_on: Bare + Long,
+    a_pool_on_the_root_is_made_and_its_classes_have_limits: Bare + Long,
     copies_are_taken_only_of_classes_that_have_any: Bare + Long,
     groups_of_nodes_differ: Bare + Long,
     a_change_is_rolled_out_as_the_values_say: Bare + Long,
@@ -148,6 +149,43 @@ fn a_pool_turns_filesystems_in_images_on(cluster: &mut Cluster) -> Result<()> {
     let own = json!([{ "name": "bulkhead-image", "reclaimPolicy": "Retain", "parameters": { "backing": "image" } }]);
     let made = template_with(&json!({ "pools": pools, "storageClasses": own }))?.succeeded()?;
     ensure!(made.matches("name: bulkhead-image\n").count() == 1 && made.contains("reclaimPolicy: Retain"), "{made}");
+    Ok(())
+}
+
+fn a_pool_on_the_root_is_made_and_its_classes_have_limits(cluster: &mut Cluster) -> Result<()> {
+    let plain = json!([{ "name": "default", "directory": "/disks/default" }]);
+    let values = json!({
+        "rootPool": { "enabled": true, "directory": "/opt/volumes", "reserve": "20%" },
+        "storageClasses": [{ "name": "bulkhead", "parameters": { "sparse": true } },
+                           { "name": "directories", "parameters": { "backing": "directory" } }],
+        "nodeGroups": [{ "name": "small", "nodeSelector": { "disk": "no" } },
+                       { "name": "large", "nodeSelector": { "disk": "yes" }, "pools": plain,
+                         "poolsDirectory": "/disks" }],
+    });
+    let made = template_with(&values)?.succeeded()?;
+    accept(cluster, &made)?;
+    let objects = objects(cluster, &made)?;
+    let flags = |name: &str| {
+        let flags = &named(&objects, "ConfigMap", name)?["data"]["privhelper.conf"];
+        anyhow::Ok(flags.as_str().context("no flags")?.lines().next().unwrap_or_default().to_owned())
+    };
+    let root = "--pool default=/opt/volumes/default,quota=none,reserve=20%,filesystems";
+    ensure!(flags("bulkhead-privhelper-small")? == root, "{made}");
+    ensure!(flags("bulkhead-privhelper-large")? == "--pool default=/disks/default", "{made}");
+    let pod = &named(&objects, "DaemonSet", "bulkhead-small")?["spec"]["template"]["spec"];
+    let maker = &pod["initContainers"][0];
+    ensure!(maker["args"] == json!(["init-pool", "default=/opt/volumes/default"]), "{maker:#}");
+    ensure!(maker["image"] == pod["containers"][1]["image"] && maker["securityContext"]["privileged"].is_null());
+    let volumes = pod["volumes"].as_array().context("no volumes")?;
+    for directory in ["/opt/volumes", "/opt/volumes/default"] {
+        ensure!(volumes.iter().any(|volume| volume["hostPath"]["path"] == directory), "{volumes:#?}");
+    }
+    let large = &named(&objects, "DaemonSet", "bulkhead-large")?["spec"]["template"]["spec"];
+    ensure!(large["initContainers"].is_null(), "a disk is marked by who mounts it: {large:#}");
+    let class = |name: &str| anyhow::Ok(named(&objects, "StorageClass", name)?["parameters"].clone());
+    ensure!(class("bulkhead")? == json!({ "backing": "image", "sparse": "true" }), "{made}");
+    ensure!(class("directories")? == json!({ "backing": "directory" }), "what a class says counts");
+    ensure!(!made.contains("name: bulkhead-image"), "one class of it is enough");
     Ok(())
 }
 
