@@ -1,6 +1,6 @@
 //! Health, as Kubernetes 1.37 shows it to whoever looks at a pod or a node.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bulkhead_tests::node::{Kubectl, NAME, eventually};
 use serde_json::Value;
 
@@ -14,14 +14,16 @@ const POOL: &str = "/srv/bulkhead/default";
 /// The limits of a volume's project, and the default limits of its pool, are changed and changed back: that harms nothing.
 pub fn conditions_are_shown(story: &mut Story<'_>) -> Result<()> {
     let (kubectl, machine) = (&story.node.kubectl, &story.node.machine);
-    let volume = volume_of(kubectl, &CLASSES[0])?;
-    let project = machine.run(&format!("lsattr -pd {POOL}/{volume}/data | awk '{{ print $1 }}'"))?;
+    let object = kubectl.get(&["pv", &volume_of(kubectl, &CLASSES[0])?])?;
+    let volume = object["spec"]["csi"]["volumeHandle"].as_str().context("no volume")?;
+    let attributes = machine.run(&format!("lsattr -pd {POOL}/{volume}/data"))?;
+    let project = attributes.split_whitespace().next().context("no project")?;
     let limit = |change: &str| machine.run(&format!("xfs_quota -x -c 'limit -p {change}' {POOL}"));
     eventually(|| are_shown(kubectl, None, None))?;
-    limit(&format!("bsoft=1m {}", project.trim()))?;
+    limit(&format!("bsoft=1m {project}"))?;
     limit("-d bhard=64g")?;
     let shown = eventually(|| are_shown(kubectl, Some(("Degraded", "OtherLimits")), Some("DefaultLimits")));
-    limit(&format!("bsoft=0 {}", project.trim()))?;
+    limit(&format!("bsoft=0 {project}"))?;
     limit("-d bhard=0")?;
     shown?;
     eventually(|| are_shown(kubectl, None, None))

@@ -75,7 +75,7 @@ pub fn what_it_says_to_try_works(story: &mut Story<'_>) -> Result<()> {
         let told = told.with_context(|| command.clone())?;
         for (part, shown) in [
             ("bulkhead pools", "healthy"),
-            ("df -h", "64.0M"),
+            ("df -h", "300.0M"),
             ("bulkhead volumes", "default/first"),
             ("debug node", ".bulkhead"),
         ] {
