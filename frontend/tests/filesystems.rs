@@ -14,8 +14,8 @@ use bulkhead_frontend::proto::csi::*;
 use bulkhead_frontend::proto::inspection::inspection_server::Inspection;
 use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListPoolsRequest};
 use bulkhead_protocol::{
-    Bytes, Condition, DirectoryMode, ErrorKind, HIGHEST_VERSION, NameHash, Reply, Request, Usage, VolumeKind,
-    VolumeSpec, Welcome,
+    BlockSize, Bytes, Condition, DirectoryMode, ErrorKind, HIGHEST_VERSION, NameHash, Reply, Request, Usage,
+    VolumeKind, VolumeSpec, Welcome,
 };
 use tonic::{Code, Request as Call};
 
@@ -250,7 +250,6 @@ async fn what_makes_no_sense_is_refused_before_the_helper_is_asked() {
     let image = ("backing", "image");
     for (more, word) in [
         (("inodes", "5000"), "inodes"),
-        (("blockSize", "4096"), "blockSize"),
         (("csi.storage.k8s.io/fstype", "ext4"), "ext4"),
         (("backing", "tape"), "directory or image"),
     ] {
@@ -258,9 +257,6 @@ async fn what_makes_no_sense_is_refused_before_the_helper_is_asked() {
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().contains(word), "{}", status.message());
     }
-    let block = CreateVolumeRequest { volume_capabilities: vec![capability(true)], ..requested(&[image], 1 << 30) };
-    let status = plugin.create_volume(Call::new(block)).await.unwrap_err();
-    assert!(status.code() == Code::InvalidArgument && status.message().contains("volumeMode"), "{}", status.message());
     let mut context = capability(false);
     if let Some(volume_capability::AccessType::Mount(mount)) = &mut context.access_type {
         mount.mount_flags = vec!["context=system_u:object_r:container_file_t:s0".to_owned()];
@@ -268,6 +264,22 @@ async fn what_makes_no_sense_is_refused_before_the_helper_is_asked() {
     let labelled = CreateVolumeRequest { volume_capabilities: vec![context], ..requested(&[image], 1 << 30) };
     let status = plugin.create_volume(Call::new(labelled)).await.unwrap_err();
     assert!(status.message().contains("unsupported mount flag"), "{}", status.message());
+}
+
+#[tokio::test]
+async fn a_device_of_the_same_class_is_on_an_image_as_any_other() {
+    let fake = recent(FakeHelper::start(|request| match request {
+        Request::Create { spec, .. } => Act::Answer(Ok(Reply::Size(spec.size))),
+        other => panic!("{other:?}"),
+    }));
+    let parameters = [("backing", "image"), ("blockSize", "4096"), ("sparse", "true")];
+    let request =
+        CreateVolumeRequest { volume_capabilities: vec![capability(true)], ..requested(&parameters, 1 << 20) };
+    let volume = fake.plugin().create_volume(Call::new(request)).await.unwrap().into_inner().volume.unwrap();
+    assert_eq!(volume.capacity_bytes, 1 << 20, "a filesystem would take more");
+    let seen = fake.seen.lock().unwrap();
+    let Some(Request::Create { spec, .. }) = seen.last() else { panic!("{seen:?}") };
+    assert_eq!(spec.kind, VolumeKind::Image { sparse: true, block_size: BlockSize::B4096 });
 }
 
 #[tokio::test]
@@ -299,9 +311,9 @@ async fn a_pool_offers_as_many_as_it_is_configured_for() {
     assert_eq!(status.code(), Code::InvalidArgument, "an orchestrator's agent tries another node");
     limit.store(3, Ordering::SeqCst);
     assert_eq!(room("image", false).await, (1 << 40, 300 << 20));
-    assert_eq!(room("image", true).await.0, 0);
+    assert_eq!(room("image", true).await, (1 << 40, 1 << 20), "a device takes none of them");
     limit.store(2, Ordering::SeqCst);
-    assert_eq!(room("image", false).await.0, 0);
+    assert_eq!((room("image", false).await.0, room("image", true).await.0), (0, 1 << 40));
     asked.lock().unwrap().clear();
     assert_eq!(room("directory", true).await.0, 1 << 40);
     assert_eq!(*asked.lock().unwrap(), ["pool-status"]);

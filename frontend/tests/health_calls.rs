@@ -64,7 +64,7 @@ fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
             _ => done(),
         }
     });
-    let many: Vec<_> = (0..30).map(|number| format!("pool-{number}")).collect();
+    let many: Vec<_> = (0..14).map(|number| format!("pool-{number}")).collect();
     let pools: Vec<_> = ["fast", "slow"].into_iter().chain(many.iter().map(String::as_str)).collect();
     fake.greet_with(Greeting::Welcome(Box::new(welcome(&pools))));
     fake.run();

@@ -188,11 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn a_filesystem_in_an_image_takes_its_size_and_is_never_a_device() {
+    fn a_filesystem_in_an_image_takes_its_size_and_is_not_as_small_as_a_device() {
         let image = Parameters::parse([("backing", "image")]).unwrap();
         let of = |available, mode| room(available, INODE).capacity(&image, mode).largest_volume;
-        assert_eq!((of(1 << 30, None), of(1 << 30, Some(Mode::Block))), (1 << 30, 0));
+        assert_eq!((of(1 << 30, None), of(1 << 30, Some(Mode::Block))), (1 << 30, 1 << 30));
         assert_eq!((of(300 << 20, None), of((300 << 20) - 4096, None)), (300 << 20, 0));
+        assert_eq!(of((300 << 20) - 4096, Some(Mode::Block)), (300 << 20) - 4096);
     }
 
     #[test]
