@@ -156,7 +156,7 @@ fn a_pool_on_the_root_is_made_and_its_classes_have_limits(cluster: &mut Cluster)
     let plain = json!([{ "name": "default", "directory": "/disks/default" }]);
     let values = json!({
         "rootPool": { "enabled": true, "directory": "/opt/volumes", "reserve": "20%" },
-        "storageClasses": [{ "name": "bulkhead", "parameters": { "sparse": true } },
+        "storageClasses": [{ "name": "sized", "parameters": { "sparse": true } },
                            { "name": "directories", "parameters": { "backing": "directory" } }],
         "nodeGroups": [{ "name": "small", "nodeSelector": { "disk": "no" } },
                        { "name": "large", "nodeSelector": { "disk": "yes" }, "pools": plain,
@@ -183,7 +183,7 @@ fn a_pool_on_the_root_is_made_and_its_classes_have_limits(cluster: &mut Cluster)
     let large = &named(&objects, "DaemonSet", "bulkhead-large")?["spec"]["template"]["spec"];
     ensure!(large["initContainers"].is_null(), "a disk is marked by who mounts it: {large:#}");
     let class = |name: &str| anyhow::Ok(named(&objects, "StorageClass", name)?["parameters"].clone());
-    ensure!(class("bulkhead")? == json!({ "backing": "image", "sparse": "true" }), "{made}");
+    ensure!(class("sized")? == json!({ "backing": "image", "sparse": "true" }), "{made}");
     ensure!(class("directories")? == json!({ "backing": "directory" }), "what a class says counts");
     ensure!(!made.contains("name: bulkhead-image"), "one class of it is enough");
     Ok(())
