@@ -208,3 +208,14 @@ async fn each_condition_of_pools_is_told_once_with_all_that_have_it() {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
+
+#[tokio::test]
+async fn pools_that_could_not_be_looked_at_yet_are_not_called_healthy() {
+    let fake = FakeHelper::start(|request| match request {
+        Request::PoolStatus { .. } => Act::Hang,
+        _ => done(),
+    });
+    let request = Call::new(NodeGetStorageHealthRequest::default());
+    let status = fake.plugin().node_get_storage_health(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{}", status.message());
+}

@@ -69,7 +69,7 @@ impl Plugin {
                 message: shortened(message),
                 volume_capability: None,
             };
-            let reports = self.0.volumes.health_of_pools().await;
+            let reports = self.0.volumes.health_of_pools().await?;
             let backend_health = reports.into_iter().take(MOST).map(health).collect();
             Ok(NodeGetStorageHealthResponse { backend_health })
         })

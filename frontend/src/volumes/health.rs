@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bulkhead_model::volumes::{Ailment, Fault, FaultKind, PoolCondition};
-use bulkhead_protocol::{VolumeId, VolumeKind};
+use bulkhead_protocol::{ErrorKind, VolumeId, VolumeKind};
 use tokio::time::timeout;
 
 use super::list::{Page, from_token, token_after};
 use super::pool_watch::PATIENCE;
-use super::{Abnormal, Volumes};
+use super::{Abnormal, PoolState, Volumes};
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,26 +62,39 @@ impl Volumes {
     }
 
     /// What the pools suffer from, and the helper: each ailment once, with all that have it, and the worst first.
-    pub async fn health_of_pools(&self) -> Vec<Report> {
+    ///
+    /// # Errors
+    /// `Busy` while it is not known.
+    pub async fn health_of_pools(&self) -> Result<Vec<Report>, Fault> {
         let mut ailments = BTreeMap::<Ailment, Vec<String>>::new();
-        let answers = timeout(PATIENCE, self.look_at_unknown_pools()).await;
         let silence = || Err(Fault::new(FaultKind::Away, "the helper does not answer"));
-        if let Err(fault) = answers.unwrap_or_else(|_| silence()) {
-            ailments.entry(Ailment::HELPER_AWAY).or_default().push(fault.to_string());
+        match timeout(PATIENCE, self.probe()).await.unwrap_or_else(|_| silence()) {
+            Ok(()) => self.look_at_unknown_pools().await?,
+            Err(fault) => ailments.entry(Ailment::HELPER_AWAY).or_default().push(fault.to_string()),
         }
         for (pool, conditions) in &self.health().borrow().pools {
             for Report { ailment, message } in conditions.values().filter_map(report) {
                 ailments.entry(ailment).or_default().push(format!("pool {pool}: {message}"));
             }
         }
-        ailments.into_iter().rev().map(|(ailment, told)| Report { ailment, message: told.join("; ") }).collect()
+        Ok(ailments.into_iter().rev().map(|(ailment, told)| Report { ailment, message: told.join("; ") }).collect())
     }
 
-    /// Asks whether the helper answers, and for the pools' conditions where nobody has asked for them yet.
+    /// Asks for the pools' conditions where nobody has asked for them yet.
     async fn look_at_unknown_pools(&self) -> Result<(), Fault> {
-        self.probe().await?;
-        let is_known = self.health().borrow().are_pools_known;
-        if is_known { Ok(()) } else { self.look_at_pools().await }
+        let are_known = self.health().borrow().are_pools_known;
+        if are_known {
+            return Ok(());
+        }
+        let says_nothing = |pool: &PoolState| pool.status.is_err() && pool.conditions.is_empty();
+        match timeout(PATIENCE, self.pools()).await {
+            Ok(Ok(pools)) if !pools.iter().any(says_nothing) => Ok(()),
+            Ok(Err(fault)) => Err(fault),
+            Ok(Ok(_)) | Err(_) => {
+                let busy = FaultKind::Typed(ErrorKind::Busy);
+                Err(Fault::new(busy, "the pools have not all answered yet: ask again"))
+            }
+        }
     }
 }
 

@@ -105,7 +105,7 @@ impl Volumes {
         }
     }
 
-    pub(super) async fn look_at_pools(&self) -> Result<(), Fault> {
+    async fn look_at_pools(&self) -> Result<(), Fault> {
         let welcome = self.helper.welcome().await?;
         let (mut pools, mut counts) = (BTreeMap::new(), BTreeMap::new());
         for pool in welcome.pools.as_slice() {
