@@ -12,7 +12,7 @@ use bulkhead_frontend::proto::csi::controller_server::Controller;
 use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::{
     ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, NodeGetStorageHealthRequest,
-    NodeGetVolumeHealthRequest, StorageHealthErrorType, VolumeHealth, VolumeHealthErrorType,
+    NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, StorageHealthErrorType, VolumeHealth, VolumeHealthErrorType,
 };
 use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{
@@ -148,6 +148,20 @@ async fn a_volume_that_does_not_exist_is_lost_only_if_somebody_needs_it() {
     said.lock().unwrap().refusal = None;
     assert_eq!(told(&health(&plugin, "pvc-1").await.unwrap()), []);
     said.lock().unwrap().is_snapshot = true;
+    assert_eq!(health(&plugin, "pvc-1").await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn what_was_measured_last_counts_while_the_volume_is_busy_and_not_once_it_is_deleted() {
+    let said = Arc::new(Mutex::new(Said { volume: Some(Condition::Other), ..Said::default() }));
+    let fake = helper(&said);
+    let (plugin, _) = plugin(&fake);
+    let volume_path = "/var/lib/kubelet/pods/0/volumes/kubernetes.io~csi/pvc-1/mount".to_owned();
+    let request = NodeGetVolumeStatsRequest { volume_id: "pvc-1".to_owned(), volume_path, ..Default::default() };
+    plugin.node_get_volume_stats(Call::new(request)).await.unwrap();
+    said.lock().unwrap().refusal = Some(ErrorKind::Busy);
+    assert_eq!(told(&health(&plugin, "pvc-1").await.unwrap()), [(VolumeHealthErrorType::Degraded, "Other")]);
+    said.lock().unwrap().refusal = Some(ErrorKind::NotFound);
     assert_eq!(health(&plugin, "pvc-1").await.unwrap_err().code(), Code::NotFound);
 }
 

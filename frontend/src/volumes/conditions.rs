@@ -84,6 +84,11 @@ impl Abnormal {
         self.cause == Cause::Unserved
     }
 
+    /// Returns whether somebody is known to need it, though no pool that is served has it.
+    pub(super) fn is_needed(&self) -> bool {
+        self.is_missing() || self.is_unserved()
+    }
+
     /// Returns whether it is still so after the volume was measured, and answered.
     pub(super) fn outlasts_a_measurement(&self) -> bool {
         matches!(self.cause, Cause::Pool | Cause::Stuck)

@@ -34,8 +34,11 @@ impl Volumes {
             Ok(usage) => usage.condition.map(PoolCondition::Reported),
             Err(fault) => match (PoolCondition::of_fault(&fault), &known) {
                 (Some(failure), _) => Some(failure),
-                (None, Some(known)) => return Ok(vec![known.report()]),
-                (None, None) => return Err(fault),
+                // One that was deleted has nothing any more.
+                (None, Some(known)) if known.is_needed() || !fault.is(ErrorKind::NotFound) => {
+                    return Ok(vec![known.report()]);
+                }
+                (None, _) => return Err(fault),
             },
         };
         let mut reports: Vec<_> = measured.and_then(|condition| report(&condition)).into_iter().collect();

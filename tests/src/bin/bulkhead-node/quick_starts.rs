@@ -16,13 +16,11 @@ const HEADING: &str = "A claim in a minute";
 /// Where the chart makes the pool.
 const ROOT_POOL: &str = "/var/lib/bulkhead/default";
 
-/// A quick start.
-type QuickStart = fn(&Node) -> Result<()>;
+/// What the quick start shows.
+pub const NAME: &str = "the first claim without a disk or quotas";
 
-/// Each with what it shows.
-pub const ALL: [(&str, QuickStart); 1] = [("the first claim without a disk, quotas or values", without_a_disk)];
-
-fn without_a_disk(node: &Node) -> Result<()> {
+/// Follows it, and undoes it.
+pub fn without_a_disk(node: &Node) -> Result<()> {
     let [commands] =
         blocks(section(KUBERNETES, HEADING)?, "sh").try_into().ok().context("not one block of commands")?;
     let commands = commands.replace("bulkhead-VERSION.tgz", &format!("{REPOSITORY}/deploy/helm/bulkhead"));
