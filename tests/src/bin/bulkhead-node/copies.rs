@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::node::{Kubectl, eventually};
+use bulkhead_tests::pace::patience;
 use serde_json::{Value, json};
 
 use crate::pods::{self, CLASSES, Class, DIRECTORY, Mode};
@@ -56,15 +57,19 @@ pub fn a_restored_claim_is_used(story: &mut Story<'_>) -> Result<()> {
     let of_claim = json!({ "kind": "PersistentVolumeClaim", "name": "source" });
     let restored = started(kubectl, "restored", Some(of_snapshot))?;
     let cloned = started(kubectl, "cloned", Some(of_claim))?;
+    let again = started(kubectl, "empty", None)?;
     for (pod, day) in [("restored", "monday"), ("cloned", "tuesday")] {
         let found = kubectl.exec(pod, &format!("cat {DIRECTORY}/day"))?;
         ensure!(found.trim() == day, "{pod} holds {found:?}");
     }
     println!(
-        "from claim to ready pod: {empty:.1?} empty, {restored:.1?} restored, {cloned:.1?} cloned; snapshot {taken:.1?}"
+        "from claim to ready pod: {empty:.1?} and {again:.1?} empty, {restored:.1?} restored, {cloned:.1?} cloned; \
+         snapshot {taken:.1?}"
     );
-    ensure!(restored < 2 * empty + Duration::from_secs(10), "{restored:?}, and {empty:?} for an empty claim");
-    let pods = ["source", "restored", "cloned"];
+    // What a copy waits for would delay both; what else the machine does delays any of the four.
+    let (copied, limit) = (restored.min(cloned), 2 * empty.max(again) + patience(Duration::from_secs(10)));
+    ensure!(copied < limit, "{restored:?} and {cloned:?}, and {empty:?} and {again:?} for empty claims");
+    let pods = ["source", "restored", "cloned", "empty"];
     kubectl.delete(&["volumesnapshot", "monday"])?;
     kubectl.delete(&[&["pod"], &pods[..]].concat())?;
     kubectl.delete(&[&["pvc"], &pods[..]].concat())

@@ -27,9 +27,11 @@ pub fn nothing_is_left(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     // Others are left of checks that failed.
     kubectl.delete(&["--ignore-not-found", "statefulset/set"])?;
+    kubectl.delete(&["--all", "volumesnapshots"])?;
     kubectl.delete(&["--all", "pods"])?;
     kubectl.delete(&["--all", "pvc"])?;
     eventually(|| kubectl.gone(&["pv"]))?;
+    eventually(|| kubectl.gone(&["volumesnapshotcontents"]))?;
     for (what, command) in TRACES {
         eventually(|| {
             let left = machine.run(command)?;

@@ -8,6 +8,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, claim, on, pod};
+use bulkhead_tests::pace::patience;
 use serde_json::{Value, json};
 
 cases! {
@@ -62,7 +63,7 @@ fn one_node_takes_a_claim_within_two_seconds(cluster: &mut Cluster) -> Result<()
     }
     // A busy machine may delay some of them, but not all three.
     times.sort();
-    ensure!(times[0] < Duration::from_secs(2), "they took {times:?}");
+    ensure!(times[0] < patience(Duration::from_secs(2)), "they took {times:?}");
     Ok(())
 }
 
