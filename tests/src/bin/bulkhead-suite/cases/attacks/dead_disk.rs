@@ -72,11 +72,11 @@ fn a_disk_that_dies_and_comes_back(rig: &mut Rig) -> Result<()> {
 
 /// Every look at a device whose file is on a dead disk fails, and is tried again. A start waits for all of them together.
 fn many_devices_of_a_disk_that_has_died_delay_no_start(rig: &mut Rig) -> Result<()> {
-    const VOLUMES: u32 = 60;
+    let volumes = if rig.run_options.long { 300 } else { 60 };
     let (disk, directory) = on_a_disk(rig)?;
     rig.add_pool("other")?;
     let csi = rig.started_csi()?;
-    for number in 0..VOLUMES {
+    for number in 0..volumes {
         let id = format!("vol-{number}");
         let parameters = requests::parameters(&[("pool", "default")]);
         csi.create_volume(CreateVolumeRequest {
@@ -105,17 +105,17 @@ fn many_devices_of_a_disk_that_has_died_delay_no_start(rig: &mut Rig) -> Result<
     let _ = fs::write(directory.join("noticed"), "");
     let _ = rig.pool().sync();
     let dead = started(rig)?;
-    println!("a start takes {alive:?} beside {VOLUMES} devices, and {dead:?} once their disk is dead");
+    println!("a start takes {alive:?} beside {volumes} devices, and {dead:?} once their disk is dead");
     rig.abandon();
     mounts::unmount_all(&rig.publish_directory())?;
-    (0..VOLUMES).try_for_each(|number| fs::remove_file(rig.target(&format!("vol-{number}"))))?;
+    (0..volumes).try_for_each(|number| fs::remove_file(rig.target(&format!("vol-{number}"))))?;
     loops::remove(&holds)?;
     loops::remove(&devices)?;
     disk.recover()?;
     mounts::unmount_all(&directory)?;
     rig.pools.remove(0);
     // Had it waited for each alone, it would have been three times 20 ms.
-    ensure!(dead < alive * 2 + Duration::from_millis(30) * VOLUMES, "{dead:?} in place of {alive:?}");
+    ensure!(dead < alive * 2 + Duration::from_millis(30) * volumes, "{dead:?} in place of {alive:?}");
     Ok(())
 }
 
