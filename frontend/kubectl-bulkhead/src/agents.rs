@@ -88,6 +88,8 @@ pub struct Pool {
     /// The inodes of its filesystem, and those of them that are free; missing if its agent does not say.
     pub inodes: Option<u64>,
     pub free_inodes: Option<u64>,
+    /// Whether it takes no new volumes, as an operator wants it.
+    pub is_cordoned: bool,
     pub conditions: Vec<&'static ConditionKind>,
 }
 
@@ -325,6 +327,10 @@ impl Pool {
             "bulkhead_pool_filesystem_volumes" => &mut self.filesystems,
             "bulkhead_pool_inodes" => &mut self.inodes,
             "bulkhead_pool_free_inodes" => &mut self.free_inodes,
+            "bulkhead_pool_cordoned" => {
+                self.is_cordoned = sample.value != 0.0;
+                return;
+            }
             "bulkhead_pool_condition" => {
                 let kind = sample.label("condition").map(ConditionKind::named);
                 self.conditions.extend(kind.filter(|_| sample.value != 0.0));
@@ -353,6 +359,7 @@ mod tests {
              bulkhead_pool_condition{pool=\"fast\",condition=\"shut_down\"} 1\n\
              bulkhead_pool_condition{pool=\"fast\",condition=\"errors\"} 0\n\
              bulkhead_pool_condition{pool=\"slow\",condition=\"of a later release\"} 1\n\
+             bulkhead_pool_cordoned{pool=\"slow\"} 1\n\
              bulkhead_namespace_promised_bytes{pool=\"fast\",namespace=\"shop\"} 4096\n\
              bulkhead_namespace_share_used_ratio{pool=\"fast\",namespace=\"shop\"} 0.5\n",
         );
@@ -361,6 +368,7 @@ mod tests {
         assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
         assert_eq!((fast.filesystem_limit, fast.filesystems), (Some(300), Some(2)));
         assert_eq!(fast.inode_count(), Some(InodeCount { total: 65_536, free: 65_000 }));
+        assert!(agent.pools["slow"].is_cordoned && !fast.is_cordoned);
         assert_eq!(fast.conditions, [ConditionKind::named("shut_down")]);
         assert_eq!(agent.pools["slow"].inode_count(), None, "an agent of an earlier release does not say");
         let shop = agent.holdings[&("fast".to_owned(), "shop".to_owned())];

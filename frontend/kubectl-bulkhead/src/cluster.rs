@@ -68,6 +68,14 @@ pub enum Failure {
     Driver(String),
     #[error("{0} is no claim: it is called NAMESPACE/NAME")]
     ClaimName(String),
+    #[error("{0} is no pool: it is called NODE/POOL, as `kubectl bulkhead pools` lists them")]
+    PoolName(String),
+    #[error("node {node} has no pool {pool}: it has {pools}")]
+    NoPool { node: String, pool: String, pools: String },
+    #[error(
+        "no agent of node {0} has ever worked for this driver, as far as its Lease says: `kubectl bulkhead nodes` lists the nodes"
+    )]
+    NoAgent(String),
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -84,7 +92,8 @@ impl Failure {
             Self::Kubeconfig(_) | Self::Client(_) => "Kubeconfig".to_owned(),
             Self::Exists(_) => "NodeExists".to_owned(),
             Self::Moved { .. } => "Moved".to_owned(),
-            Self::Exported(..) | Self::ClaimName(_) | Self::Driver(_) => "Invalid".to_owned(),
+            Self::Exported(..) | Self::ClaimName(_) | Self::PoolName(_) | Self::Driver(_) => "Invalid".to_owned(),
+            Self::NoPool { .. } | Self::NoAgent(_) => "NotFound".to_owned(),
             Self::Old { .. } => "Old".to_owned(),
             Self::NotConfirmed(_) => "NotConfirmed".to_owned(),
             Self::Runtime(_) | Self::Manual(_) | Self::Output(_) => "Failed".to_owned(),

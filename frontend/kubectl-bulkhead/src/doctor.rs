@@ -28,6 +28,7 @@ use crate::lost::{Lost, full_name};
 use crate::moved::{self, Moved, Search};
 use crate::nodes::{self, Member};
 use crate::pods;
+use crate::pools::CORDONED;
 use crate::proxy::Unread;
 use crate::rollout;
 use crate::snapshots;
@@ -331,9 +332,10 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
     let facts = std::iter::once(room.as_str())
         .chain(filesystems.as_deref())
         .chain(shortage.as_deref())
-        .chain(pool.conditions.iter().map(|kind| kind.meaning));
+        .chain(pool.conditions.iter().map(|kind| kind.meaning))
+        .chain(pool.is_cordoned.then_some(CORDONED.1));
     let message = facts.collect::<Vec<_>>().join("; ");
-    if pool.conditions.is_empty() && shortage.is_none() {
+    if pool.conditions.is_empty() && shortage.is_none() && !pool.is_cordoned {
         Check::ok(check, message)
     } else if pool.conditions.iter().all(|kind| kind.severity == Severity::Notice) {
         Check::note(check, message)

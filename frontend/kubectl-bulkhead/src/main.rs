@@ -6,8 +6,10 @@ mod agents;
 mod classes;
 mod cluster;
 mod completion;
+mod cordon;
 mod decoys;
 mod doctor;
+mod impact;
 mod lost;
 mod moved;
 mod namespaces;
@@ -85,6 +87,9 @@ async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
             return Ok(code);
         }
         Command::Snapshots => snapshots::list(&cluster).await?,
+        Command::Impact { node } => impact::of(&cluster, &node).await?,
+        Command::Cordon { pool } => cordon::set(&cluster, &pool, true).await?,
+        Command::Uncordon { pool } => cordon::set(&cluster, &pool, false).await?,
         Command::Orphans => lost::orphans(&cluster).await?,
         Command::Doctor => {
             let (report, healthy) = doctor::run(&cluster).await?;

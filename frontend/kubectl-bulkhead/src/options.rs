@@ -185,6 +185,29 @@ pub enum Command {
     ///
     /// Each line says what was found and, where something fails, what to do. The exit status is 0 if nothing fails.
     Doctor,
+    /// List what is on a node, and which pods use it: what stands still while it is away, and is lost if it does not come
+    /// back.
+    Impact {
+        /// The name of the node.
+        node: String,
+    },
+    /// Have a pool take no new volumes, until uncordon.
+    ///
+    /// Its node is published as one without room for classes of the pool, and claims go to other nodes. What the pool
+    /// has is used, grows and is deleted as before, and snapshots are taken. The node's agent goes by it within 70
+    /// seconds, after restarts too, until the Node object is deleted. It takes the right to get and patch leases in the
+    /// agents' namespace.
+    Cordon {
+        /// The pool.
+        #[arg(value_name = "NODE/POOL")]
+        pool: String,
+    },
+    /// Have a cordoned pool take new volumes again.
+    Uncordon {
+        /// The pool.
+        #[arg(value_name = "NODE/POOL")]
+        pool: String,
+    },
     /// Give up the volumes of a node that is gone for good. Shows them, and asks.
     ///
     /// Claims that wait for the node go back to the scheduler. Claims, PersistentVolumes and VolumeSnapshots that were

@@ -13,6 +13,10 @@ use crate::classes;
 use crate::cluster::{Cluster, Failure};
 use crate::nodes::{self, bytes};
 
+/// What is said of a pool that takes no new volumes, and what that means.
+pub const CORDONED: (&str, &str) =
+    ("cordoned", "an operator wants it to take no new volumes; `kubectl bulkhead uncordon NODE/POOL` ends that");
+
 pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
     let members = nodes::members(cluster).await?;
     let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
@@ -28,6 +32,7 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
                 rows.extend(agent.pools.iter().map(|(name, pool)| row(node, name, pool)));
                 let kinds = agent.pools.values().flat_map(|pool| &pool.conditions);
                 meanings.extend(kinds.map(|kind| (kind.name, kind.meaning)));
+                meanings.extend(agent.pools.values().filter(|pool| pool.is_cordoned).map(|_| CORDONED));
             }
             Err(why) => {
                 json.push(json!({ "node": node, "availableBytes": member.available, "unknown": why }));
@@ -48,7 +53,8 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
 
 fn row(node: &str, name: &str, pool: &Pool) -> [String; 12] {
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-    let conditions: Vec<_> = pool.conditions.iter().map(|kind| kind.name).collect();
+    let cordoned = pool.is_cordoned.then_some(CORDONED.0);
+    let conditions: Vec<_> = pool.conditions.iter().map(|kind| kind.name).chain(cordoned).collect();
     [
         node.to_owned(),
         name.to_owned(),
@@ -85,6 +91,7 @@ fn described(node: &str, name: &str, pool: &Pool) -> Value {
         "volumes": pool.volumes, "emptying": pool.emptying, "abnormalVolumes": pool.abnormal,
         "inodes": pool.inodes, "freeInodes": pool.free_inodes,
         "filesystems": pool.filesystems, "filesystemLimit": pool.filesystem_limit,
+        "cordoned": pool.is_cordoned,
         "conditions": pool.conditions.iter().map(|kind| kind.name).collect::<Vec<_>>(),
     })
 }

@@ -7,6 +7,7 @@ use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::{claim, persistent_volume};
 use bulkhead_model::volumes::Place;
 use bulkhead_protocol::{DriverName, VolumeId};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Api, Client, ResourceExt};
@@ -17,6 +18,7 @@ use super::api::failure::Failure;
 use super::api::first_lists::FirstLists;
 use super::api::node_identity::NodeIdentity;
 use super::api::pace::Pace;
+use super::cordon::Cordon;
 use super::identity::ClusterIdentity;
 use super::intervals::Intervals;
 use super::known::Known;
@@ -49,6 +51,8 @@ pub struct Context {
     pub intervals: Intervals,
     /// Notified when the node's capacity may have changed.
     pub capacity_changed: Notify,
+    /// The pools that take no new volumes.
+    pub cordon: Cordon,
     cluster: ClusterIdentity,
 }
 
@@ -141,7 +145,15 @@ impl Context {
             memory,
             intervals,
             capacity_changed: Notify::new(),
+            cordon: Cordon::default(),
             cluster: ClusterIdentity::default(),
+        }
+    }
+
+    /// Learns from the agent's `lease`, if there is one, which pools take no new volumes.
+    pub fn follow_cordon(&self, lease: Option<&Lease>) {
+        if self.cordon.follow(lease, &self.agent.driver) {
+            self.capacity_changed.notify_one();
         }
     }
 

@@ -70,13 +70,14 @@ pub fn words(health: &Health) -> Reported {
 }
 
 /// Returns what an earlier agent of this node has reported, as far as the API server says. It is the record until there
-/// is more.
+/// is more. The pools that are cordoned are known from then on, too.
 pub async fn reported_before(context: &Context, record: &Record) -> Reported {
     let lease = request("reading the agent's Lease", api(context).get_opt(&context.agent.node.name)).await;
     let lease = lease.unwrap_or_else(|failure| {
         warn!("what an earlier agent has reported is not known: {failure}");
         None
     });
+    context.follow_cordon(lease.as_ref());
     let annotation = names::reported_conditions(&context.agent.driver);
     let reported = lease.map(|lease| lease::reported(lease.annotations().get(&annotation))).unwrap_or_default();
     record.set(reported.clone());
@@ -140,7 +141,8 @@ pub async fn run(context: &Context, record: &Record, capacity: &CapacityReporter
         // It is written at once when something has changed, unless the server asks for rest.
         match written {
             Ok(written) => {
-                version = written;
+                context.follow_cordon(Some(&written));
+                version = written.metadata.resource_version;
                 drop(timeout(pause + jitter(PERIOD / 6), changed(context, record, readiness, &missing)).await);
             }
             Err(_) => sleep(pause + jitter(RETRY)).await,
@@ -167,20 +169,20 @@ async fn missing(context: &Context, readiness: &Readiness) -> String {
     missing
 }
 
-/// Writes the Lease, and returns its version then. Whoever has written it since `version` is looked at.
+/// Writes the Lease, and returns what it is then. Whoever has written it since `version` is looked at.
 async fn renew(
     context: &Context,
     mut lease: Lease,
     version: Option<String>,
     readiness: &Readiness,
-) -> Result<Option<String>, Failure> {
+) -> Result<Lease, Failure> {
     if version.is_some() {
         lease.metadata.resource_version = version;
         match write(context, &lease).await {
             Err(failure) if failure.is_conflict() => {}
-            Ok(version) => {
+            Ok(written) => {
                 note_other(readiness, None);
-                return Ok(version);
+                return Ok(written);
             }
             failed => return failed,
         }
@@ -191,11 +193,11 @@ async fn renew(
     write(context, &lease).await
 }
 
-async fn write(context: &Context, lease: &Lease) -> Result<Option<String>, Failure> {
+async fn write(context: &Context, lease: &Lease) -> Result<Lease, Failure> {
     let (leases, parameters) = (api(context), PatchParams::apply(context.agent.driver.as_str()).force());
     let patch = Patch::Apply(lease);
     let written = leases.patch(&context.agent.node.name, &parameters, &patch);
-    Ok(request("writing the agent's Lease", written).await?.metadata.resource_version)
+    request("writing the agent's Lease", written).await
 }
 
 /// What an agent is called that began to work at this moment.

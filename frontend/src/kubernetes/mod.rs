@@ -25,6 +25,7 @@
 //! - `context`: the base that all of the above share
 //! - `ledger`: the sums of that
 //! - `intervals`: what the agent does by the clock
+//! - `cordon`: the pools that take no new volumes
 //! - `identity`: which cluster this is
 //! - `memory`: what is remembered about objects; `known`: the objects that watches have shown
 //! - `shares`: what waits, shared out by whose it is
@@ -38,6 +39,7 @@ mod claims;
 mod condition_events;
 mod confinement;
 mod context;
+mod cordon;
 mod heartbeat;
 mod holdings;
 mod identity;

@@ -63,6 +63,8 @@ table! {
         "How many of these no file has, in volumes or beside them.";
     pool_abnormal: Gauge "bulkhead_pool_abnormal_volumes" [pool]
         "Volumes that need attention, by themselves or with their whole pool.";
+    pool_cordoned: Gauge "bulkhead_pool_cordoned" [pool]
+        "1 while an operator has the pool take no new volumes (kubectl bulkhead cordon); missing otherwise.";
     pool_condition: Gauge "bulkhead_pool_condition" [pool, condition]
         "Whether the pool has this condition; docs/metrics.md lists them.";
     missing_volumes: Gauge "bulkhead_missing_volumes" []

@@ -75,6 +75,12 @@ pub fn reported_conditions(driver: &impl std::fmt::Display) -> String {
     format!("{driver}/reported-conditions")
 }
 
+/// On an agent's Lease: the pools of the node that take no new volumes of `driver`, as an operator wants it; their names,
+/// with commas between them.
+pub fn cordoned_pools(driver: &impl std::fmt::Display) -> String {
+    format!("{driver}/cordoned-pools")
+}
+
 /// On a CSIStorageCapacity: why the node can make no volume of the class of `driver`, however much room there is. Missing
 /// if it can.
 pub fn obstacle(driver: &impl std::fmt::Display) -> String {

@@ -71,7 +71,10 @@ impl Estimates {
                     format!("pool {pool} is not configured for filesystems in images (--pool {pool}=DIR,filesystems)");
                 return Ok(Estimate { capacity: room.capacity(&parameters, mode), obstacle: Some(why) });
             }
-            Ok((_, room)) => room.capacity(&parameters, mode),
+            Ok((pool, room)) => match context.cordon.check(&pool, &context.agent.node.name) {
+                Ok(()) => room.capacity(&parameters, mode),
+                Err(fault) => return Ok(Estimate { obstacle: Some(fault.to_string()), ..Estimate::default() }),
+            },
             // Other pools are still to be reported, so this is not an error.
             Err(fault) if fault.outlook() != Outlook::Open => {
                 return Ok(Estimate { obstacle: Some(fault.to_string()), ..Estimate::default() });

@@ -37,6 +37,9 @@ use crate::metrics::METRICS;
 /// How soon to look again at a claim whose volume, from an earlier attempt, is currently being judged as an orphan.
 const JUDGED_PAUSE: Duration = Duration::from_secs(1);
 
+/// How soon to look again at a claim while it is not known yet which pools are cordoned.
+const START_PAUSE: Duration = Duration::from_secs(1);
+
 /// Makes volumes for claims.
 pub struct Provisioner {
     context: Arc<Context>,
@@ -158,6 +161,10 @@ impl Provisioner {
             Some(Holder::Here(source)) => Some(source),
             None => None,
         };
+        if !context.cordon.is_known() {
+            return Ok(Action::requeue(START_PAUSE));
+        }
+        context.cordon.check(&context.volumes.pool(&wanted.parameters).await?, &context.agent.node.name)?;
         // Held until the API server has the PersistentVolume: before that, the volume looks like an orphan.
         let Some(_making) = context.unnamed.try_enter(&identify(&wanted.name)?.0) else {
             return Ok(Action::requeue(JUDGED_PAUSE));

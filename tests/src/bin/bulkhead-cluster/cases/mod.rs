@@ -8,6 +8,7 @@ mod attributes;
 mod capacity;
 mod census;
 mod chart;
+mod cordon;
 mod fallback;
 mod filesystems;
 mod healing;
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         rights::cases(),
         interrupted::cases(),
         late::cases(),
+        cordon::cases(),
         restored::cases(),
         adopt::cases(),
         census::cases(),

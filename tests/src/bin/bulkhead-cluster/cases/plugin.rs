@@ -167,6 +167,15 @@ fn volumes_are_told_with_their_pods(cluster: &mut Cluster) -> Result<()> {
     ensure!(yaml.starts_with("---\n") && yaml.contains(&format!("name: {volume}")), "{yaml}");
     let none = as_json(cluster, &["volumes", "--namespace", &namespace, "--phase", "released"])?;
     ensure!(none == json!([]), "{none}");
+    let impact = as_json(cluster, &["impact", &node])?;
+    let one = &impact["volumes"][0];
+    ensure!(one["name"] == volume && one["pods"] == json!(["reader"]) && impact["snapshots"] == json!([]), "{impact}");
+    let impact = plugin(cluster, &["impact", &node])?.succeeded()?;
+    Printed::row(&impact, &["CLAIM", "SIZE", "PHASE", "POLICY", "PODS"])?;
+    Printed::row(&impact, &[&format!("{namespace}/data"), "8 MiB", "Bound", "Delete", "reader"])?;
+    ensure!(impact.contains("1 volume of 1 namespace (8 MiB), and 1 pod with them"), "{impact}");
+    let nothing = plugin(cluster, &["impact", "nobody"])?.succeeded()?;
+    ensure!(nothing.contains("nothing is on node nobody"), "{nothing}");
     Ok(())
 }
 
