@@ -6,10 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::cases;
+use bulkhead_tests::cluster::control_plane::assets;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, handle, on, pod, volume};
 use bulkhead_tests::cluster::{Cluster, PATIENCE};
 use bulkhead_tests::csi::requests::{delete, mount, publish, unpublish};
+use bulkhead_tests::documented::{KUBERNETES, blocks, run_all, section, subsection};
+use bulkhead_tests::node::Kubectl;
 use kube::api::DeleteParams;
 use serde_json::{json, to_value};
 
@@ -19,6 +22,7 @@ cases! {
     on Cluster;
     delete_deletes_everything,
     retain_keeps_everything,
+    what_is_documented_of_kept_volumes_works,
     a_volume_whose_note_is_of_a_later_release_is_kept,
     the_policy_may_change_while_it_is_bound,
     the_policy_may_change_when_it_is_released,
@@ -90,6 +94,33 @@ fn retain_keeps_everything(cluster: &mut Cluster) -> Result<()> {
     stays(cluster, &name)?;
     given_to_another(cluster, &class, &name)?;
     set_policy(cluster, &name, "Delete")
+}
+
+fn what_is_documented_of_kept_volumes_works(cluster: &mut Cluster) -> Result<()> {
+    let page = subsection(section(KUBERNETES, "Use")?, "Keep a volume beyond its claim")?;
+    let class = cluster.add_class(|class| class["reclaimPolicy"] = json!("Delete"))?;
+    cluster.create_claim(&on(claim("data", &class, "200Mi"), &cluster.node()))?;
+    let name = cluster.bound("data")?.metadata.name.context("a name")?;
+    let written = |text: &str| text.replace("VOLUME", &name).replace("bulkhead-retain", &class);
+    let commands: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("    ")).map(written).collect();
+    let [keep, clear, delete] = &commands[..] else { bail!("{commands:?}") };
+    let kubectl = Kubectl { program: assets()?.join("kubectl"), kubeconfig: cluster.access.kubeconfig() };
+    run_all(&kubectl, keep)?;
+    cluster.delete_claim("data")?;
+    cluster.volume_phase(&name, "Released")?;
+    stays(cluster, &name)?;
+    run_all(&kubectl, clear)?;
+    let manifest = blocks(page, "yaml").pop().context("no manifest")?;
+    let file = cluster.agents[0].rig.work().join("again.yaml");
+    fs::write(&file, written(&manifest))?;
+    run_all(&kubectl, &format!("kubectl --namespace {} apply --filename {}", cluster.namespace, file.display()))?;
+    let volume = cluster.bound("again")?;
+    ensure!(volume.metadata.name.as_deref() == Some(&name), "it has another volume");
+    cluster.delete_claim("again")?;
+    cluster.volume_phase(&name, "Released")?;
+    run_all(&kubectl, delete)?;
+    cluster.volume_gone(&name)?;
+    holds(cluster, &name, false)
 }
 
 /// Makes a claim of a class that retains, deletes it, and returns the name of its volume.
