@@ -12,12 +12,11 @@
 //! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
 //! 5. Content is put aside in the pool before its row says that it is deleted.
 //! 6. A project is released after nothing is left that counts towards it.
-//! 7. A mount gets its flags before it is attached anywhere.
-//! 8. That a publish directory is joined to the host's is asked before anything is mounted or unmounted there.
-//! 9. A loop device gets its hold before anybody gets its node.
-//! 10. The number of a device that had a node outside the helper's tmpfs is never used again; only holds are.
-//! 11. What may hang is done by a child at start, and admitted by its filesystem afterwards.
-//! 12. The emptier is woken after the start knows all volumes, and not before.
+//! 7. That a publish directory is joined to the host's is asked before anything is mounted or unmounted there.
+//! 8. A loop device gets its hold before anybody gets its node.
+//! 9. The number of a device that had a node outside the helper's tmpfs is never used again; only holds are.
+//! 10. What may hang is done by a child at start, and admitted by its filesystem afterwards.
+//! 11. The emptier is woken after the start knows all volumes, and not before.
 
 mod attributes;
 mod host;
