@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bulkhead_protocol::{Condition, Error, MountFlags, TargetPath, VolumeId};
 
 use crate::log::shown;
-use crate::place::wire::{Claims, Content, Found, Proof, Shown, Unbound, Unreadable};
-use crate::state::{Held, Kind, Published, Served, State, Volume, failed, in_use};
+use crate::place::wire::{Content, Found, Proof, Shown, Unbound, Unreadable};
+use crate::state::{Held, HeldTarget, Joined, Kind, Published, Served, State, Volume, failed, in_use};
 use crate::sys::file::FileId;
 use crate::sys::loopdevice::MAJOR;
 
@@ -120,21 +120,21 @@ pub fn find(state: &State, at: &TargetPath, volume: &Volume, flags: MountFlags) 
     }
 }
 
-/// Unmounts at a target what is a volume's, and removes the target.
+/// Unmounts at a target what is a volume's, and removes the target, if that is joined to the host's.
 ///
 /// # Errors
 /// When that fails.
 pub fn unbind(
     state: &State,
-    at: &TargetPath,
+    at: &HeldTarget<'_>,
+    joined: Option<&Joined<'_>>,
     volume: &Volume,
     published: Option<&Published>,
-    is_joined: bool,
 ) -> Result<Unbound, Error> {
-    let claims = Claims { proof: published.map(|published| published.proof), is_joined };
-    let unbind = |unreadable| state.placer.unbind(at, shown_by(volume, published, unreadable), claims);
+    let proof = published.map(|published| published.proof);
+    let unbind = |unreadable| state.placer.unbind(at, joined, shown_by(volume, published, unreadable), proof);
     match unbind(None)? {
-        Unbound::Unreadable => unbind(Some(unreadable(state, at, volume)?)),
+        Unbound::Unreadable => unbind(Some(unreadable(state, at.path, volume)?)),
         unbound => Ok(unbound),
     }
 }

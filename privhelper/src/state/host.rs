@@ -88,7 +88,7 @@ impl Host {
     ///
     /// # Errors
     /// `InUse` when it is apart from the host.
-    pub fn check_joined(&self, name: &PublishName) -> Result<(), Error> {
+    pub(super) fn check_joined(&self, name: &PublishName) -> Result<(), Error> {
         let Some(way) = self.ways.iter().find(|way| way.name == *name) else { return Ok(()) };
         let looks = self.look_at_beginning(std::slice::from_ref(way), Look::sees_its_mount);
         let looks = looks.map_err(|error| failed("look at the host's mount of publish directory", name, error))?;

@@ -12,11 +12,10 @@
 //! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
 //! 5. Content is put aside in the pool before its row says that it is deleted.
 //! 6. A project is released after nothing is left that counts towards it.
-//! 7. That a publish directory is joined to the host's is asked before anything is mounted or unmounted there.
-//! 8. A loop device gets its hold before anybody gets its node.
-//! 9. The number of a device that had a node outside the helper's tmpfs is never used again; only holds are.
-//! 10. What may hang is done by a child at start, and admitted by its filesystem afterwards.
-//! 11. The emptier is woken after the start knows all volumes, and not before.
+//! 7. A loop device gets its hold before anybody gets its node.
+//! 8. The number of a device that had a node outside the helper's tmpfs is never used again; only holds are.
+//! 9. What may hang is done by a child at start, and admitted by its filesystem afterwards.
+//! 10. The emptier is woken after the start knows all volumes, and not before.
 
 mod attributes;
 mod host;
@@ -45,7 +44,7 @@ pub use layout::Record;
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
 pub use loops::{Device, KEEPERS, Loops, label};
 pub use mounts::{PoolAt, volume_in};
-pub use operation::{Held, HeldTarget, Seen};
+pub use operation::{Held, HeldTarget, Joined, Seen};
 pub use placer::Placer;
 pub use pool::{Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};

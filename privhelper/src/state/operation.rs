@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use super::locks::{Admitted, Locked};
 use super::refusals::replaced;
-use super::{Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
+use super::{Host, Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
 use crate::sys::{Errno, file};
 
 /// A volume that nobody else changes meanwhile, whether it exists or not.
@@ -33,6 +33,13 @@ pub struct HeldTarget<'a> {
     /// The publish directory that it is below.
     pub directory: &'a PublishDirectory,
     _locked: Locked<'a, TargetPath>,
+}
+
+/// A target in a publish directory that the host's mount table has just shown to be joined to the host's: only there is
+/// anything mounted, and nothing is unmounted elsewhere. Only [`HeldTarget::joined`] makes one, which asks the host.
+#[derive(Debug)]
+pub struct Joined<'a> {
+    target: &'a HeldTarget<'a>,
 }
 
 /// A volume that is only looked at.
@@ -91,6 +98,24 @@ impl State {
         let volume = self.volumes.get(id).ok_or_else(|| self.unknown(id))?;
         let admitted = volume.pool.admit(pace)?;
         Ok(Seen { volume, _admitted: admitted })
+    }
+}
+
+impl HeldTarget<'_> {
+    /// Asks whether what is mounted or unmounted at this target is so on the host too.
+    ///
+    /// # Errors
+    /// `InUse` when its publish directory is apart from the host.
+    pub fn joined(&self, host: &Host) -> Result<Joined<'_>, Error> {
+        host.check_joined(&self.directory.name)?;
+        Ok(Joined { target: self })
+    }
+}
+
+impl Joined<'_> {
+    /// The target.
+    pub fn target(&self) -> &HeldTarget<'_> {
+        self.target
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 
 use bulkhead_protocol::{Error, MAX_PACKET, MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
 
-use super::lock;
 use super::refusals::explain;
+use super::{HeldTarget, Joined, lock};
 use crate::errors::failed;
 use crate::log;
 use crate::place::attributes::{Attribute, Part};
@@ -43,9 +43,10 @@ impl Placer {
         &self,
         volume: &VolumeId,
         content: Content,
-        target: &TargetPath,
+        at: &Joined<'_>,
         flags: MountFlags,
     ) -> Result<Option<(FileId, Proof)>, Error> {
+        let target = at.target().path;
         match self.of_target(
             "publish at target",
             target,
@@ -57,8 +58,17 @@ impl Placer {
         }
     }
 
-    /// Unmounts what is a volume's at a target, and removes the target.
-    pub fn unbind(&self, target: &TargetPath, shown: Shown, claims: Claims) -> Result<Unbound, Error> {
+    /// Unmounts what is a volume's at a target, and removes the target. Where that is not joined to the host's, it only
+    /// looks: whether something would have to be unmounted.
+    pub fn unbind(
+        &self,
+        at: &HeldTarget<'_>,
+        joined: Option<&Joined<'_>>,
+        shown: Shown,
+        proof: Option<Proof>,
+    ) -> Result<Unbound, Error> {
+        let target = joined.map_or(at, Joined::target).path;
+        let claims = Claims { proof, is_joined: joined.is_some() };
         match self.of_target("unmount target", target, Request::Unbind(target.clone(), shown, claims))? {
             Answer::Unbound(unbound) => Ok(unbound),
             other => unexpected(&other),
