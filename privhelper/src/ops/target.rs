@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bulkhead_protocol::{Condition, Error, MountFlags, TargetPath, VolumeId};
 
 use crate::log::shown;
-use crate::place::wire::{Content, Found, Proof, Shown, Unbound, Unreadable};
+use crate::place::wire::{Found, Proof, Shown, Unbound, Unreadable};
 use crate::state::{Held, HeldTarget, Joined, Kind, Published, Served, State, Volume, failed, in_use};
 use crate::sys::file::FileId;
 use crate::sys::loopdevice::MAJOR;
@@ -71,15 +71,9 @@ pub fn moved(held: &Held<'_>, path: &TargetPath) -> Error {
     ))
 }
 
-/// What is bound of a volume.
-pub fn content(volume: &Volume) -> Content {
-    let device = volume.device.map(|device| device.number);
-    Content { pool: volume.pool.config.name.clone(), kind: volume.kind(), id: volume.content, device }
-}
-
 /// By what a mount is known to be a volume's.
 fn shown_by(volume: &Volume, published: Option<&Published>, unreadable: Option<Unreadable>) -> Shown {
-    Shown { content: content(volume), published: published.map(|published| published.source), unreadable }
+    Shown { content: volume.content(), published: published.map(|published| published.source), unreadable }
 }
 
 /// What is known of a mount at a target that cannot be inspected, if it is to be one of a volume. A filesystem of the volume's
@@ -89,7 +83,7 @@ fn unreadable(state: &State, at: &TargetPath, volume: &Volume) -> Result<Unreada
         let point = state.publish_directory(at)?.real_path.join(at.path.as_str());
         let found =
             state.host.device_at(&state.pools_at(), &point).map_err(|error| failed("inspect target", at, error))?;
-        let device = volume.device.map(|device| (MAJOR, device.number));
+        let device = volume.device.map(|device| (MAJOR, device.number()));
         return Ok(Unreadable::IsOnDevice(found.is_some() && found == device));
     }
     let has_shut_down = volume.pool.served().ok().and_then(Served::failure) == Some(Condition::ShutDown);

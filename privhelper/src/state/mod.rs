@@ -12,10 +12,8 @@
 //! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
 //! 5. Content is put aside in the pool before its row says that it is deleted.
 //! 6. A project is released after nothing is left that counts towards it.
-//! 7. A loop device gets its hold before anybody gets its node.
-//! 8. The number of a device that had a node outside the helper's tmpfs is never used again; only holds are.
-//! 9. What may hang is done by a child at start, and admitted by its filesystem afterwards.
-//! 10. The emptier is woken after the start knows all volumes, and not before.
+//! 7. What may hang is done by a child at start, and admitted by its filesystem afterwards.
+//! 8. The emptier is woken after the start knows all volumes, and not before.
 
 mod attributes;
 mod host;
@@ -42,11 +40,11 @@ pub use attributes::Attributes;
 pub use host::Host;
 pub use layout::Record;
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
-pub use loops::{Device, KEEPERS, Loops, label};
+pub use loops::{Attached, Device, KEEPERS, Loops, label};
 pub use mounts::{PoolAt, volume_in};
 pub use operation::{Held, HeldTarget, Joined, Seen};
 pub use placer::Placer;
-pub use pool::{Place, Pool, PoolConfig, Served};
+pub use pool::{Lent, Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
 pub use volumes::{Deleted, Published, Volume, Volumes};

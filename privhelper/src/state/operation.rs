@@ -198,7 +198,7 @@ impl Held<'_> {
     pub fn check_unmounted(&self) -> Result<(), Error> {
         let Some(volume) = self.known() else { return Ok(()) };
         volume.pool.served()?;
-        let device = volume.device.map(|device| device.number);
+        let device = volume.device.map(|device| device.number());
         self.state.host.check_unmounted(&self.state.pools_at(), self.id, device)
     }
 }

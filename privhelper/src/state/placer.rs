@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use bulkhead_protocol::{Error, MAX_PACKET, MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
 
 use super::refusals::explain;
-use super::{HeldTarget, Joined, lock};
+use super::{HeldTarget, Joined, Lent, Volume, lock};
 use crate::errors::failed;
 use crate::log;
 use crate::place::attributes::{Attribute, Part};
@@ -37,21 +37,19 @@ impl Placer {
         Self { lines: Mutex::new(lines), directories }
     }
 
-    /// Binds a volume's content to a target, and returns what was bound, and what will prove that it is gone; `None` if the
-    /// publish directory was moved.
+    /// Binds a volume's content to a target, which for a block volume is a node of this device; returns what was bound, and
+    /// what will prove that it is gone; `None` if the publish directory was moved.
     pub fn bind(
         &self,
-        volume: &VolumeId,
-        content: Content,
+        (id, volume): (&VolumeId, &Volume),
+        node: Option<&Lent>,
         at: &Joined<'_>,
         flags: MountFlags,
     ) -> Result<Option<(FileId, Proof)>, Error> {
-        let target = at.target().path;
-        match self.of_target(
-            "publish at target",
-            target,
-            Request::Bind(volume.clone(), content, target.clone(), flags),
-        )? {
+        let (own, target) = (volume.content(), at.target().path);
+        let device = if own.kind == Kind::Block { node.map(|node| node.device().number()) } else { own.device };
+        let bind = Request::Bind(id.clone(), Content { device, ..own }, target.clone(), flags);
+        match self.of_target("publish at target", target, bind)? {
             Answer::Bound(source, proof) => Ok(Some((source, proof))),
             Answer::Unbound(Unbound::Apart) => Ok(None),
             other => unexpected(&other),

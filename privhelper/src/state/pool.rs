@@ -10,7 +10,7 @@ use bulkhead_protocol::{Condition, Error, MountFlags, Pace, PoolName, QuotaMode}
 use rustix::fs::OFlags;
 
 use super::locks::Admitted;
-use super::{Attributes, PoolAt, broken, layout, lock, lock_in_time};
+use super::{Attached, Attributes, Device, PoolAt, broken, layout, lock, lock_in_time};
 use crate::bookkeeping::{Deletions, Filesystem, Reserve};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount, walk};
 
@@ -86,6 +86,11 @@ pub struct Place {
     pub copy: Option<NonZeroU64>,
 }
 
+/// A loop device whose number is noted, beside what [`Attached`] says: a node of it may be handed out. Only
+/// [`Served::lend`] makes one.
+#[derive(Debug)]
+pub struct Lent(Device);
+
 /// An entry that was deleted: the name that it has now, and whether a power cut can bring it back.
 #[derive(Debug)]
 pub struct Aside {
@@ -93,6 +98,13 @@ pub struct Aside {
     pub name: String,
     /// Whether it is on disk.
     pub synced: SysResult<()>,
+}
+
+impl Lent {
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.0
+    }
 }
 
 impl Pool {
@@ -158,8 +170,17 @@ impl Served {
         layout::recorded_numbers(&self.attributes)
     }
 
-    /// Records that so many numbers of loop devices have been used, before anybody gets a node with one of them: the
-    /// next helper continues after them.
+    /// Records that so many numbers of loop devices have been used, that of this device among them: the next helper
+    /// continues after them. Only then is the device of any use.
+    ///
+    /// # Errors
+    /// As [`Self::record_numbers`].
+    pub fn lend(&self, attached: &Attached, used: u64) -> SysResult<Lent> {
+        self.record_numbers(used)?;
+        Ok(Lent(attached.device()))
+    }
+
+    /// Records that so many numbers of loop devices have been used.
     ///
     /// # Errors
     /// `BUSY` when another thread has been at it for two seconds.

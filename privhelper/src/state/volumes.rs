@@ -11,7 +11,7 @@ use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, TargetPath,
 
 use super::{Device, Kind, Pool, Record, lock};
 use crate::bookkeeping::{Progress, Share};
-use crate::place::wire::Proof;
+use crate::place::wire::{Content, Proof};
 use crate::sys::Errno;
 use crate::sys::file::FileId;
 use crate::sys::quota::ProjectId;
@@ -130,6 +130,12 @@ impl Volume {
     /// Its kind.
     pub fn kind(&self) -> Kind {
         self.record.spec.kind.into()
+    }
+
+    /// What is bound of it.
+    pub fn content(&self) -> Content {
+        let device = self.device.map(Device::number);
+        Content { pool: self.pool.config.name.clone(), kind: self.kind(), id: self.content, device }
     }
 
     /// Returns what is mounted at a target, if it is published there.

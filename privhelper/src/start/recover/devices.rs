@@ -179,7 +179,8 @@ impl Recovery {
             // Whose these are cannot be told: a tenant may have bound a number that was once its own to this device.
             holds.remove(&number).unwrap_or_default().into_iter().for_each(|hold| self.state.loops.give_up(hold));
             // Who has the device open can keep it from being as it was. It is tried again before anybody else gets it.
-            let device = self.state.loops.revive(&id, device, image).unwrap_or_else(|error| {
+            let attached = self.state.loops.revive(&id, device, image);
+            let device = attached.map(|attached| attached.map(|attached| attached.device())).unwrap_or_else(|error| {
                 log::warning!("a loop device cannot be taken back from who has it open number={number} error={error}");
                 Some(device)
             });
