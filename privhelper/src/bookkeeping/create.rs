@@ -182,8 +182,8 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
                 return Err(still_there());
             }
             let aside = served.put_aside(&name).map_err(cannot)?;
-            state.volumes.rename_deleted(pool, &name, &aside.name);
-            served.deletions.wake(aside.name == name);
+            state.volumes.rename_deleted(pool, &name, &aside);
+            served.deletions.wake(aside.is_in_place());
             make().map_err(|error| if error.errno == Errno::EXIST { still_there() } else { cannot(error) })
         }
         made => made.map_err(cannot),
@@ -299,14 +299,12 @@ fn copy_image(
 
 /// Leaves an unfinished volume to the emptier, if possible under a name that does not block the next attempt.
 fn discard(held: &mut Held<'_>, served: &Served) {
-    let unfinished = layout::creating_name(held.id);
-    let name = served.put_aside(&unfinished).map_or_else(
-        |error| {
+    match served.put_aside(&layout::creating_name(held.id)) {
+        Ok(aside) => held.delete(&aside, CallId::default()),
+        Err(error) => {
             log::warning!("cannot move an incomplete volume out of the way volume={} error={error}", held.id);
-            unfinished
-        },
-        |aside| aside.name,
-    );
-    held.delete(&name, CallId::default());
+            held.leave_unfinished();
+        }
+    }
     served.deletions.wake(true);
 }

@@ -10,10 +10,9 @@
 //! 2. A lock of a table is held for memory only, never during a system call that may wait for a disk.
 //! 3. Only recovery changes rows of volumes that it does not hold: nothing else runs then.
 //! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
-//! 5. Content is put aside in the pool before its row says that it is deleted.
-//! 6. A project is released after nothing is left that counts towards it.
-//! 7. What may hang is done by a child at start, and admitted by its filesystem afterwards.
-//! 8. The emptier is woken after the start knows all volumes, and not before.
+//! 5. A project is released after nothing is left that counts towards it.
+//! 6. What may hang is done by a child at start, and admitted by its filesystem afterwards.
+//! 7. The emptier is woken after the start knows all volumes, and not before.
 
 mod attributes;
 mod host;
@@ -44,7 +43,7 @@ pub use loops::{Attached, Device, KEEPERS, Loops, label};
 pub use mounts::{PoolAt, volume_in};
 pub use operation::{Held, HeldTarget, Joined, Seen};
 pub use placer::Placer;
-pub use pool::{Lent, Place, Pool, PoolConfig, Served};
+pub use pool::{Aside, Lent, Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
 pub use volumes::{Deleted, Published, Volume, Volumes};

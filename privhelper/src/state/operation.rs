@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use super::locks::{Admitted, Locked};
 use super::refusals::replaced;
-use super::{Host, Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
+use super::{Aside, Host, Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
 use crate::sys::{Errno, file};
 
 /// A volume that nobody else changes meanwhile, whether it exists or not.
@@ -185,10 +185,16 @@ impl Held<'_> {
         self.volume = self.state.volumes.get(self.id);
     }
 
-    /// Records that the volume, or what was made of it, now has a name under which it is emptied, and for which call.
-    pub fn delete(&mut self, name: &str, call: CallId) {
-        self.state.volumes.delete(self.id, name, call);
+    /// Records that the volume, or what was made of it, was put aside to be emptied, and for which call.
+    pub fn delete(&mut self, aside: &Aside, call: CallId) {
+        self.state.volumes.delete(self.id, aside, call);
         self.volume = None;
+    }
+
+    /// Records that what was made of a volume is left where it was being made: the next attempt puts it aside, or the next
+    /// start.
+    pub fn leave_unfinished(&mut self) {
+        self.state.volumes.leave_unfinished(self.id);
     }
 
     /// Checks that the host shows the volume nowhere.

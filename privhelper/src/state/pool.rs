@@ -91,19 +91,36 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Lent(Device);
 
-/// An entry that was deleted: the name that it has now, and whether a power cut can bring it back.
+/// An entry that was put aside, where the emptier finds it: only [`Served::put_aside`] makes one, and nothing else lets the
+/// row of a volume say that it is deleted.
 #[derive(Debug)]
 pub struct Aside {
-    /// Its name.
-    pub name: String,
-    /// Whether it is on disk.
-    pub synced: SysResult<()>,
+    name: String,
+    is_in_place: bool,
+    synced: SysResult<()>,
 }
 
 impl Lent {
     /// The device.
     pub fn device(&self) -> Device {
         self.0
+    }
+}
+
+impl Aside {
+    /// The name that it has now.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether that is the name that it had: it is marked instead.
+    pub fn is_in_place(&self) -> bool {
+        self.is_in_place
+    }
+
+    /// Returns whether it is on disk: if not, a power cut can bring it back.
+    pub fn synced(self) -> SysResult<()> {
+        self.synced
     }
 }
 
@@ -199,12 +216,13 @@ impl Served {
     pub fn put_aside(&self, name: &str) -> SysResult<Aside> {
         let aside = layout::deleted_name(self.deletions.new_number(), name);
         match walk::rename_new(&self.directory, name, &self.directory, &aside) {
-            Ok(()) => Ok(Aside { name: aside, synced: self.sync_names() }),
+            Ok(()) => Ok(Aside { name: aside, is_in_place: false, synced: self.sync_names() }),
             Err(error) => {
                 let in_place = || {
                     let volume = layout::open_volume(&self.directory, name)?;
                     layout::delete_in_place(&volume)?;
-                    Ok(Aside { name: name.to_owned(), synced: self.noting_failure(self.sync(volume)) })
+                    let synced = self.noting_failure(self.sync(volume));
+                    Ok(Aside { name: name.to_owned(), is_in_place: true, synced })
                 };
                 in_place().map_err(|_: SysError| error)
             }
@@ -271,5 +289,15 @@ impl Place {
         // KERNEL(6.8): until then, a pool that is renamed while it is served is not found under its new name.
         let now = self.copy.and_then(|copy| mount::root_of(copy).ok());
         (self.device, now.unwrap_or_else(|| self.inner.clone()))
+    }
+}
+
+#[cfg(test)]
+pub mod testing {
+    use super::*;
+
+    /// What would have been put aside under this name.
+    pub fn aside(name: &str) -> Aside {
+        Aside { name: name.to_owned(), is_in_place: false, synced: Ok(()) }
     }
 }

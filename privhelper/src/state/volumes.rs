@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, TargetPath, VolumeId};
 
-use super::{Device, Kind, Pool, Record, lock};
+use super::layout::creating_name;
+use super::{Aside, Device, Kind, Pool, Record, lock};
 use crate::bookkeeping::{Progress, Share};
 use crate::place::wire::{Content, Proof};
 use crate::sys::Errno;
@@ -208,6 +209,16 @@ impl Table {
         }
     }
 
+    fn delete(&mut self, id: &VolumeId, name: &str, call: CallId) {
+        let key = Key::Volume(id.clone());
+        if let Some(row) = self.rows.get(&key).cloned() {
+            let (pool, share) = (Arc::clone(row.pool()), row.share());
+            self.set(key, None);
+            let deleted = Deleted { pool, share, progress: Progress::default(), call };
+            self.set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
+        }
+    }
+
     fn sums(&mut self, pool: &Pool) -> &mut Sums {
         self.sums.entry(pool.filesystem()).or_default()
     }
@@ -318,23 +329,25 @@ impl Volumes {
         Ok(Some(volume))
     }
 
-    /// Records that a volume, or what was made of one, now has a name under which it is emptied, and for which call.
-    pub fn delete(&self, id: &VolumeId, name: &str, call: CallId) {
-        let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
-        if let Some(row) = table.rows.get(&key).cloned() {
-            let (pool, share) = (Arc::clone(row.pool()), row.share());
-            table.set(key, None);
-            let deleted = Deleted { pool, share, progress: Progress::default(), call };
-            table.set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
+    /// Records that a volume, or what was made of one, was put aside to be emptied, and for which call.
+    pub fn delete(&self, id: &VolumeId, aside: &Aside, call: CallId) {
+        lock(&self.0).delete(id, aside.name(), call);
+    }
+
+    /// Records that what was made of a volume, of which there is no more than that, is left under the name that it had then.
+    pub fn leave_unfinished(&self, id: &VolumeId) {
+        let mut table = lock(&self.0);
+        if let Some(Row::Making(..)) = table.rows.get(&Key::Volume(id.clone())) {
+            table.delete(id, &creating_name(id), CallId::default());
         }
     }
 
-    /// Records that a deleted volume of a pool has another name now.
-    pub fn rename_deleted(&self, pool: &Pool, name: &str, new: &str) {
+    /// Records that a deleted volume of a pool, which had this name, was put aside.
+    pub fn rename_deleted(&self, pool: &Pool, name: &str, aside: &Aside) {
         let (mut table, key) = (lock(&self.0), Key::deleted(&pool.config.name, name));
         if let Some(row) = table.rows.get(&key).cloned() {
             table.set(key, None);
-            table.set(Key::deleted(&pool.config.name, new), Some(row));
+            table.set(Key::deleted(&pool.config.name, aside.name()), Some(row));
         }
     }
 

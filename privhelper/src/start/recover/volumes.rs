@@ -99,7 +99,7 @@ impl Recovery {
         if !matches!(Entry::of(&name), Entry::Deleted(_)) {
             // It should not keep its name: the next attempt to create the volume needs it, and the emptier finds it by
             // the name that it gets.
-            name = served.put_aside(&name).map_or(name, |aside| aside.name);
+            name = served.put_aside(&name).map_or(name, |aside| aside.name().to_owned());
         }
         let (pool, progress, call) = (Arc::clone(pool), Progress::default(), CallId::default());
         self.state.volumes.add_deleted(&name, Deleted { pool, share, progress, call });

@@ -1,4 +1,5 @@
 use super::*;
+use crate::state::pool::testing::aside;
 use crate::state::testing::{id, pool, target, volume};
 
 fn table(ids: &[&str]) -> Volumes {
@@ -63,7 +64,7 @@ fn a_page_begins_after_an_id_and_ends_at_its_limit() {
 #[test]
 fn volumes_are_counted_by_pool_and_deleted_ones_apart() {
     let volumes = table(&["vol-a", "vol-b", "vol-c"]);
-    volumes.delete(&id("vol-a"), ".deleted.1.vol-a", CallId(7));
+    volumes.delete(&id("vol-a"), &aside(".deleted.1.vol-a"), CallId(7));
     let count = |name: &str| volumes.count(&name.parse().expect("a name"));
     assert_eq!((count("even"), count("odd"), count("none")), ((1, 1), (1, 0), (0, 0)));
     assert_eq!(volumes.number(), 3, "a deleted volume counts until nothing is left of it");
@@ -87,7 +88,7 @@ fn a_row_keeps_its_share_from_being_made_to_being_gone() {
     check_sums(&volumes);
     assert!(volumes.add(id("vol-a"), Volume { project: Some(ProjectId(7)), ..volume(&pool) }));
     check_sums(&volumes);
-    volumes.delete(&id("vol-a"), ".deleted.1.vol-a", CallId(7));
+    volumes.delete(&id("vol-a"), &aside(".deleted.1.vol-a"), CallId(7));
     assert!(volumes.get(&id("vol-a")).is_none() && volumes.is_deleted(&pool, ".deleted.1.vol-a"));
     assert!(!volumes.is_deleted(&pool, "vol-a"));
     assert_eq!(volumes.projects(&pool), [ProjectId(7)].into());
@@ -95,6 +96,19 @@ fn a_row_keeps_its_share_from_being_made_to_being_gone() {
     volumes.progress(&name, ".deleted.1.vol-a", None);
     assert_eq!((volumes.promised(&pool), volumes.number()), (0, 0));
     assert!(!volumes.has_project(&pool, ProjectId(7)));
+    check_sums(&volumes);
+}
+
+#[test]
+fn only_what_is_being_made_is_left_where_it_is() {
+    let (volumes, pool) = (table(&["vol-a"]), pool("even"));
+    volumes.begin(&id("vol-b"), &pool, Share { bytes: 1, ..Share::default() }, |_| Ok(())).expect("there is room");
+    ["vol-a", "vol-b", "vol-c"].iter().for_each(|name| volumes.leave_unfinished(&id(name)));
+    assert!(volumes.get(&id("vol-a")).is_some(), "it is there, and was not put aside");
+    let names = || volumes.deleted(&pool.config.name, |name, _| Some(name.to_owned()));
+    assert_eq!(names(), [".making.vol-b"]);
+    volumes.rename_deleted(&pool, ".making.vol-b", &aside(".deleted.1.making.vol-b"));
+    assert_eq!(names(), [".deleted.1.making.vol-b"]);
     check_sums(&volumes);
 }
 
