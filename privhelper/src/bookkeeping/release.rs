@@ -1,8 +1,7 @@
 //! The end of deleted volumes: emptied by their pool's emptier, then released here.
 
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Error, PoolName};
@@ -27,12 +26,11 @@ pub enum Progress {
     Emptied(Instant, Instant),
 }
 
-/// The connection to a pool's emptier, and the names for what it is to empty.
+/// The connection to a pool's emptier, and the table of what it is to empty: it is not woken before the start has filled that.
 #[derive(Debug)]
 pub struct Deletions {
     emptier: OwnedFd,
-    /// The highest number in the name of a deleted volume.
-    last_number: AtomicU64,
+    volumes: Arc<Volumes>,
     /// When the release of emptied volumes in progress began, if there is one.
     releasing: Mutex<Option<Instant>>,
     /// Set when the emptier could not be woken: whether for something in its place.
@@ -49,19 +47,9 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 const STUCK_LIMIT: Duration = Duration::from_secs(60);
 
 impl Deletions {
-    /// The emptier is at the other end of the socket.
-    pub fn new(emptier: OwnedFd) -> Self {
-        Self { emptier, last_number: AtomicU64::new(0), releasing: Mutex::default(), missed: Mutex::default() }
-    }
-
-    /// A number that no other deleted volume has in its name.
-    pub fn new_number(&self) -> u64 {
-        self.last_number.fetch_add(1, Relaxed).saturating_add(1)
-    }
-
-    /// Records a number that was found in the name of a deleted volume at start.
-    pub fn found_number(&self, found: u64) {
-        self.last_number.fetch_max(found, Relaxed);
+    /// The emptier is at the other end of the socket, and these are all volumes that the start has found.
+    pub fn new(emptier: OwnedFd, volumes: Arc<Volumes>) -> Self {
+        Self { emptier, volumes, releasing: Mutex::default(), missed: Mutex::default() }
     }
 
     /// Tells the emptier that there is something to empty, perhaps under a name that it does not know by sight.
@@ -75,8 +63,8 @@ impl Deletions {
     }
 
     /// Returns how long the filesystem has not answered, once that is too long.
-    pub fn stuck(&self, volumes: &Volumes, pool: &PoolName) -> Option<Duration> {
-        let emptying = volumes.deleted(pool, |_, deleted| match deleted.progress {
+    pub fn stuck(&self, pool: &PoolName) -> Option<Duration> {
+        let emptying = self.volumes.deleted(pool, |_, deleted| match deleted.progress {
             Progress::Emptying(since) => Some(since),
             _ => None,
         });
@@ -93,9 +81,9 @@ impl Deletions {
     ///
     /// # Errors
     /// When it is gone: the helper must not continue without it.
-    pub fn finish(&self, pool: &Pool, volumes: &Volumes) -> Result<(), Error> {
+    pub fn finish(&self, pool: &Pool) -> Result<(), Error> {
         let gone = |error: SysError| failed("receive a report from", "the emptier", error);
-        let name = &pool.config.name;
+        let (name, volumes) = (&pool.config.name, &self.volumes);
         let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
         let mut looked = Instant::now();
         loop {

@@ -103,7 +103,7 @@ fn publish(
         }
         _ => error,
     })?;
-    let published = published(state, path, source, flags, proof)?;
+    let published = published(at.directory, path, source, flags, proof);
     held.change(|volume| volume.publish(published));
     Ok(Reply::Done)
 }

@@ -7,7 +7,9 @@ use bulkhead_protocol::{Condition, Error, MountFlags, TargetPath, VolumeId};
 
 use crate::log::shown;
 use crate::place::wire::{Found, Proof, Shown, Unbound, Unreadable};
-use crate::state::{Held, HeldTarget, Joined, Kind, Published, Served, State, Volume, failed, in_use};
+use crate::state::{
+    Held, HeldTarget, Joined, Kind, Placer, PublishDirectory, Published, Served, State, Volume, failed, in_use,
+};
 use crate::sys::file::FileId;
 use crate::sys::loopdevice::MAJOR;
 
@@ -107,9 +109,14 @@ pub fn shows(state: &State, at: &TargetPath, volume: &Volume, published: Option<
 ///
 /// # Errors
 /// When that cannot be found out.
-pub fn find(state: &State, at: &TargetPath, volume: &Volume, flags: MountFlags) -> Result<Option<Published>, Error> {
-    match state.placer.look(at, Some(shown_by(volume, None, None)), None)?.mount {
-        Some(Found::Seen(source, proof, true)) => Ok(Some(published(state, at, source, flags, proof)?)),
+pub fn find(
+    placer: &Placer,
+    (directory, at): (&PublishDirectory, &TargetPath),
+    volume: &Volume,
+    flags: MountFlags,
+) -> Result<Option<Published>, Error> {
+    match placer.look(at, Some(shown_by(volume, None, None)), None)?.mount {
+        Some(Found::Seen(source, proof, true)) => Ok(Some(published(directory, at, source, flags, proof))),
         _ => Ok(None),
     }
 }
@@ -133,18 +140,15 @@ pub fn unbind(
     }
 }
 
-/// What is known of a mount at a target that shows `source`.
-///
-/// # Errors
-/// When there is no such publish directory.
+/// What is known of a mount at a target in a publish directory that shows `source`.
 pub fn published(
-    state: &State,
+    directory: &PublishDirectory,
     at: &TargetPath,
     source: FileId,
     flags: MountFlags,
     proof: Proof,
-) -> Result<Published, Error> {
+) -> Published {
     // The configured directory's own name, so that its text is stored only once.
-    let directory = state.publish_directory(at)?.name.clone();
-    Ok(Published { target: Arc::new(TargetPath { directory, path: at.path.clone() }), source, flags, proof })
+    let target = TargetPath { directory: directory.name.clone(), path: at.path.clone() };
+    Published { target: Arc::new(target), source, flags, proof }
 }

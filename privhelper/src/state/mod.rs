@@ -8,11 +8,9 @@
 //!    outside the jail, or in what the placer sees of it, is kept, except the host's mount tables and what tells of their
 //!    changes, `/dev/loop-control` and the lock beside the socket.
 //! 2. A lock of a table is held for memory only, never during a system call that may wait for a disk.
-//! 3. Only recovery changes rows of volumes that it does not hold: nothing else runs then.
-//! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
-//! 5. A project is released after nothing is left that counts towards it.
-//! 6. What may hang is done by a child at start, and admitted by its filesystem afterwards.
-//! 7. The emptier is woken after the start knows all volumes, and not before.
+//! 3. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
+//! 4. A project is released after nothing is left that counts towards it.
+//! 5. What may hang is done by a child at start, and admitted by its filesystem afterwards.
 
 mod attributes;
 mod host;
@@ -40,19 +38,19 @@ pub use host::Host;
 pub use layout::Record;
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
 pub use loops::{Attached, Device, KEEPERS, Loops, label};
-pub use mounts::{PoolAt, volume_in};
+pub use mounts::{PoolAt, node, volume_in};
 pub use operation::{Held, HeldTarget, Joined, Seen};
 pub use placer::Placer;
 pub use pool::{Aside, Lent, Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
-pub use volumes::{Deleted, Published, Volume, Volumes};
+pub use volumes::{Deleted, FoundVolumes, Published, Volume, Volumes};
 pub use ways::{Step, Way, apart};
 
 pub use crate::errors::{broken, busy, exists, failed, in_use, invalid, no_space, refused, unsupported};
 pub use crate::place::kind::Kind;
 
-use crate::bookkeeping::Limits;
+use crate::bookkeeping::{Deletions, Limits};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, with_patience};
 
 /// Everything the operations work on.
@@ -70,6 +68,8 @@ pub struct State {
     pub is_confined: bool,
     /// The volumes and their targets.
     pub volumes: Arc<Volumes>,
+    /// The emptiers of the pools that are served.
+    pub deletions: BTreeMap<PoolName, Deletions>,
     /// Volumes that exist but cannot be served: in which pool, and why.
     pub unserved: BTreeMap<VolumeId, (PoolName, String)>,
     /// The loop devices that were bound to images of unknown volumes at start, by the label of the hold, which only
@@ -107,6 +107,13 @@ impl State {
                 broken(format!("volume {id} may be in pool {}, which is not served", pool.config.name))
             }
             (None, None) => Error::new(ErrorKind::NotFound, format!("volume {id} does not exist")),
+        }
+    }
+
+    /// Tells the emptier of a pool that there is something to empty: see [`Deletions::wake`].
+    pub fn wake_emptier(&self, pool: &Pool, in_place: bool) {
+        if let Some(deletions) = self.deletions.get(&pool.config.name) {
+            deletions.wake(in_place);
         }
     }
 
@@ -176,9 +183,9 @@ pub mod testing {
 
     /// A table with volumes that have these ids.
     pub fn volumes(ids: &[&str]) -> Arc<Volumes> {
-        let (volumes, pool) = (Volumes::default(), pool("default"));
-        assert!(ids.iter().all(|known| volumes.add(id(known), volume(&pool))), "each is known once");
-        Arc::new(volumes)
+        let (mut found, pool) = (FoundVolumes::default(), pool("default"));
+        assert!(ids.iter().all(|known| found.add(id(known), volume(&pool))), "each is known once");
+        Arc::new(found.all_known())
     }
 
     /// A volume id.
@@ -205,7 +212,8 @@ pub mod testing {
             publish_directories: Vec::new(),
             limits: Limits::default(),
             is_confined: true,
-            volumes: Arc::default(),
+            volumes: volumes(&[]),
+            deletions: BTreeMap::new(),
             unserved: BTreeMap::new(),
             attached: BTreeMap::new(),
             host: Host::new(
@@ -213,7 +221,7 @@ pub mod testing {
                 Vec::new(),
                 [MountTable::of(""), MountTable::of("")],
                 placer(),
-                Arc::default(),
+                volumes(&[]),
             ),
             placer: placer(),
             loops: Loops::new(nothing(), placer(), 0, std::collections::BTreeSet::new()),

@@ -11,6 +11,8 @@ use rustix::fs::OFlags;
 use super::locks::{Admitted, Locked};
 use super::refusals::replaced;
 use super::{Aside, Host, Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
+use crate::bookkeeping::Share;
+use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, file};
 
 /// A volume that nobody else changes meanwhile, whether it exists or not.
@@ -177,6 +179,42 @@ impl Held<'_> {
     ) -> Result<(), Error> {
         self.volume = self.state.volumes.change(self.id, check, change)?;
         Ok(())
+    }
+
+    /// Promises a share to the volume, which is to be made in a pool, if `check` agrees, given what is promised so far. Then
+    /// `begin` does what has to be done before its directory is made, and that; if it fails, nothing was made, and nothing
+    /// is promised any more. Otherwise the promise ends with [`Self::add`], [`Self::delete`] or [`Self::leave_unfinished`].
+    ///
+    /// # Errors
+    /// Those of `check` and `begin`.
+    pub fn promise<T>(
+        &self,
+        pool: &Arc<Pool>,
+        share: Share,
+        check: impl FnOnce(u64) -> Result<(), Error>,
+        begin: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.state.volumes.begin(self.id, pool, share, check)?;
+        begin().inspect_err(|_| self.state.volumes.give_up(self.id))
+    }
+
+    /// Takes a project for the volume, which is being made, unless another has it.
+    pub fn claim(&self, project: ProjectId) -> bool {
+        self.state.volumes.claim(self.id, project)
+    }
+
+    /// Promises so many bytes to the volume, which is being made, in place of what it was promised, if `check` agrees, given
+    /// what is promised to all others.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub fn promise_instead(&self, bytes: u64, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<(), Error> {
+        self.state.volumes.promise(self.id, bytes, check)
+    }
+
+    /// Records that what an earlier attempt has left of the volume in a pool was put aside.
+    pub fn move_unfinished(&self, pool: &Pool, aside: &Aside) {
+        self.state.volumes.rename_deleted(pool, &layout::creating_name(self.id), aside);
     }
 
     /// Adds the volume, which is there now.

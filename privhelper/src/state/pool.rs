@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use super::locks::Admitted;
 use super::{Attached, Attributes, Device, PoolAt, broken, layout, lock, lock_in_time};
-use crate::bookkeeping::{Deletions, Filesystem, Reserve};
+use crate::bookkeeping::{Filesystem, Reserve};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount, walk};
 
 /// How a pool is to be served.
@@ -55,8 +55,8 @@ pub struct Served {
     pub place: Place,
     /// The flags that every mount of its volumes inherits from the pool's own mount.
     pub inherited: MountFlags,
-    /// Its deleted volumes, until nothing is left of them.
-    pub deletions: Deletions,
+    /// The numbers in the names of its deleted volumes.
+    pub deleted_numbers: DeletedNumbers,
     /// What is recorded on its files.
     pub attributes: Attributes,
     /// The marker, locked: no other helper can serve the pool at the same time.
@@ -86,6 +86,10 @@ pub struct Place {
     pub copy: Option<NonZeroU64>,
 }
 
+/// The highest number in the name of a deleted volume.
+#[derive(Debug, Default)]
+pub struct DeletedNumbers(AtomicU64);
+
 /// A loop device whose number is noted, beside what [`Attached`] says: a node of it may be handed out. Only
 /// [`Served::lend`] makes one.
 #[derive(Debug)]
@@ -98,6 +102,18 @@ pub struct Aside {
     name: String,
     is_in_place: bool,
     synced: SysResult<()>,
+}
+
+impl DeletedNumbers {
+    /// A number that no other deleted volume has in its name.
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Relaxed).saturating_add(1)
+    }
+
+    /// Records a number that was found in the name of a deleted volume at start.
+    pub fn found(&self, number: u64) {
+        self.0.fetch_max(number, Relaxed);
+    }
 }
 
 impl Lent {
@@ -175,10 +191,10 @@ impl Served {
         (filesystem, attributes): (Arc<Filesystem>, Attributes),
         place: Place,
         inherited: MountFlags,
-        deletions: Deletions,
     ) -> Self {
-        let (unsynced, syncs, numbers) = (Mutex::default(), AtomicU64::default(), Mutex::default());
-        Self { directory, filesystem, place, inherited, deletions, attributes, marker, unsynced, syncs, numbers }
+        let (deleted_numbers, unsynced) = (DeletedNumbers::default(), Mutex::default());
+        let (syncs, numbers) = (AtomicU64::default(), Mutex::default());
+        Self { directory, filesystem, place, inherited, deleted_numbers, attributes, marker, unsynced, syncs, numbers }
     }
 
     /// Returns how many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has
@@ -214,7 +230,7 @@ impl Served {
     /// Deletes an entry: renames it or, where that fails, marks it in its place. A name can need a block that a full
     /// pool does not have. From then on the emptier may find the entry.
     pub fn put_aside(&self, name: &str) -> SysResult<Aside> {
-        let aside = layout::deleted_name(self.deletions.new_number(), name);
+        let aside = layout::deleted_name(self.deleted_numbers.next(), name);
         match walk::rename_new(&self.directory, name, &self.directory, &aside) {
             Ok(()) => Ok(Aside { name: aside, is_in_place: false, synced: self.sync_names() }),
             Err(error) => {
@@ -299,5 +315,17 @@ pub mod testing {
     /// What would have been put aside under this name.
     pub fn aside(name: &str) -> Aside {
         Aside { name: name.to_owned(), is_in_place: false, synced: Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_is_used_that_was_found_at_start() {
+        let numbers = DeletedNumbers::default();
+        [7, 0, 3].into_iter().for_each(|found| numbers.found(found));
+        assert_eq!([numbers.next(), numbers.next()], [8, 9]);
     }
 }

@@ -2,6 +2,8 @@
 //! and how many volumes and targets there are are sums over the rows, kept by the one function that changes a row. Volumes that
 //! are not served have no row: what they take up is part of the sums from the start.
 
+mod found;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
@@ -9,6 +11,7 @@ use std::time::Instant;
 
 use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, TargetPath, VolumeId};
 
+pub use self::found::FoundVolumes;
 use super::layout::creating_name;
 use super::{Aside, Device, Kind, Pool, Record, lock};
 use crate::bookkeeping::{Progress, Share};
@@ -89,8 +92,9 @@ pub struct Deleted {
     pub call: CallId,
 }
 
-/// All volumes of all pools.
-#[derive(Debug, Default)]
+/// All volumes of all pools. Rows of volumes are changed by [`super::Held`] only, and before there is this, by who fills
+/// [`FoundVolumes`].
+#[derive(Debug)]
 pub struct Volumes(Mutex<Table>);
 
 #[derive(Debug, Default)]
@@ -209,6 +213,14 @@ impl Table {
         }
     }
 
+    fn add(&mut self, id: VolumeId, volume: Volume) -> bool {
+        let is_new = self.volume(&id).is_none();
+        if is_new {
+            self.set(Key::Volume(id), Some(Row::Live(Arc::new(volume))));
+        }
+        is_new
+    }
+
     fn delete(&mut self, id: &VolumeId, name: &str, call: CallId) {
         let key = Key::Volume(id.clone());
         if let Some(row) = self.rows.get(&key).cloned() {
@@ -249,7 +261,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Those of `check`.
-    pub fn begin(
+    pub(super) fn begin(
         &self,
         id: &VolumeId,
         pool: &Arc<Pool>,
@@ -263,7 +275,7 @@ impl Volumes {
     }
 
     /// Takes a project for a volume that is being made, unless another has it.
-    pub fn claim(&self, id: &VolumeId, project: ProjectId) -> bool {
+    pub(super) fn claim(&self, id: &VolumeId, project: ProjectId) -> bool {
         let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
         let Some(Row::Making(pool, share)) = table.rows.get(&key).cloned() else { return false };
         if table.has(&pool, project) {
@@ -278,7 +290,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Those of `check`.
-    pub fn promise(
+    pub(super) fn promise(
         &self,
         id: &VolumeId,
         bytes: u64,
@@ -292,30 +304,20 @@ impl Volumes {
     }
 
     /// Forgets a volume of which nothing was made.
-    pub fn give_up(&self, id: &VolumeId) {
+    pub(super) fn give_up(&self, id: &VolumeId) {
         lock(&self.0).set(Key::Volume(id.clone()), None);
     }
 
     /// Adds a volume that is there; `false` if there already is one with that id.
-    pub fn add(&self, id: VolumeId, volume: Volume) -> bool {
-        let mut table = lock(&self.0);
-        let is_new = table.volume(&id).is_none();
-        if is_new {
-            table.set(Key::Volume(id), Some(Row::Live(Arc::new(volume))));
-        }
-        is_new
-    }
-
-    /// Promises a share to a volume that is there and is not served, for as long as the process lives.
-    pub fn set_aside(&self, pool: &Pool, share: Share) {
-        lock(&self.0).sums(pool).add(share);
+    pub(super) fn add(&self, id: VolumeId, volume: Volume) -> bool {
+        lock(&self.0).add(id, volume)
     }
 
     /// Changes a volume if `check` agrees, given what is promised so far, and returns it as it is now.
     ///
     /// # Errors
     /// Those of `check`.
-    pub fn change(
+    pub(super) fn change(
         &self,
         id: &VolumeId,
         check: impl FnOnce(u64) -> Result<(), Error>,
@@ -330,12 +332,12 @@ impl Volumes {
     }
 
     /// Records that a volume, or what was made of one, was put aside to be emptied, and for which call.
-    pub fn delete(&self, id: &VolumeId, aside: &Aside, call: CallId) {
+    pub(super) fn delete(&self, id: &VolumeId, aside: &Aside, call: CallId) {
         lock(&self.0).delete(id, aside.name(), call);
     }
 
     /// Records that what was made of a volume, of which there is no more than that, is left under the name that it had then.
-    pub fn leave_unfinished(&self, id: &VolumeId) {
+    pub(super) fn leave_unfinished(&self, id: &VolumeId) {
         let mut table = lock(&self.0);
         if let Some(Row::Making(..)) = table.rows.get(&Key::Volume(id.clone())) {
             table.delete(id, &creating_name(id), CallId::default());
@@ -343,17 +345,12 @@ impl Volumes {
     }
 
     /// Records that a deleted volume of a pool, which had this name, was put aside.
-    pub fn rename_deleted(&self, pool: &Pool, name: &str, aside: &Aside) {
+    pub(super) fn rename_deleted(&self, pool: &Pool, name: &str, aside: &Aside) {
         let (mut table, key) = (lock(&self.0), Key::deleted(&pool.config.name, name));
         if let Some(row) = table.rows.get(&key).cloned() {
             table.set(key, None);
             table.set(Key::deleted(&pool.config.name, aside.name()), Some(row));
         }
-    }
-
-    /// Adds a deleted volume that was found at start.
-    pub fn add_deleted(&self, name: &str, deleted: Deleted) {
-        lock(&self.0).set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
     }
 
     /// Adds what a helper that was killed has left of a volume: limits of its project, to which nothing is charged.

@@ -1,24 +1,20 @@
 use bulkhead_protocol::{CallId, Text};
 
 use super::*;
-use crate::state::{Deleted, testing};
+use crate::state::{Deleted, FoundVolumes, testing};
 use crate::sys::packet;
 
-fn volumes(names: &[&str]) -> Volumes {
-    let volumes = Volumes::default();
+fn volumes(names: &[&str]) -> Arc<Volumes> {
+    let mut found = FoundVolumes::default();
     for name in names {
         let (pool, progress, call) = (testing::pool("fast"), Progress::default(), CallId(7));
-        volumes.add_deleted(name, Deleted { pool, share: Share::default(), progress, call });
+        found.add_deleted(name, Deleted { pool, share: Share::default(), progress, call });
     }
-    volumes
+    Arc::new(found.all_known())
 }
 
 fn fast() -> PoolName {
     "fast".parse().expect("a name")
-}
-
-fn deletions() -> Deletions {
-    Deletions::new(packet::pair().expect("sockets").0)
 }
 
 fn report(outcome: Outcome) -> Report {
@@ -80,7 +76,7 @@ fn a_volume_whose_report_was_missed_is_found_to_be_gone() {
 #[test]
 fn waking_never_waits() {
     let (line, _emptier) = packet::pair().expect("sockets");
-    let deletions = Deletions::new(line);
+    let deletions = Deletions::new(line, volumes(&[]));
     for _ in 0..10_000 {
         deletions.wake(false);
     }
@@ -94,11 +90,12 @@ fn waking_never_waits() {
 #[test]
 fn what_the_emptier_reports_is_recorded_for_as_long_as_it_lives() {
     let (line, emptier) = packet::pair().expect("sockets");
-    let (deletions, volumes) = (Deletions::new(line), volumes(&["a", ".deleted.1.a"]));
+    let volumes = volumes(&["a", ".deleted.1.a"]);
+    let deletions = Deletions::new(line, Arc::clone(&volumes));
     let packet = bulkhead_protocol::encode(&report(Outcome::Emptied)).expect("a packet");
     packet::send(&emptier, &packet, None).expect("there is room");
     drop(emptier);
-    let error = deletions.finish(&testing::pool("fast"), &volumes).expect_err("the emptier is gone");
+    let error = deletions.finish(&testing::pool("fast")).expect_err("the emptier is gone");
     assert!(error.message.as_str().contains("receive a report from the emptier"), "{error}");
     assert_eq!(volumes.deleted(&fast(), |name, _| Some(name.to_owned())), ["a"], "nothing is charged to a project");
     assert_eq!(deletions.releasing_since(), None);
@@ -118,23 +115,15 @@ fn what_stays_charged_is_reported_after_a_while() {
 }
 
 #[test]
-fn no_number_is_used_that_was_found_at_start() {
-    let deletions = deletions();
-    for found in [7, 0, 3] {
-        deletions.found_number(found);
-    }
-    assert_eq!([deletions.new_number(), deletions.new_number()], [8, 9]);
-}
-
-#[test]
 fn a_filesystem_that_does_not_answer_is_reported_after_a_while() {
     let ago = |ago| Instant::now().checked_sub(ago).expect("a moment");
     let stuck = |progress, releasing| {
-        let (volumes, deletions) = (volumes(&["a"]), deletions());
+        let volumes = volumes(&["a"]);
+        let deletions = Deletions::new(packet::pair().expect("sockets").0, Arc::clone(&volumes));
         volumes.progress(&fast(), "a", Some(progress));
         *lock(&deletions.releasing) = releasing;
         assert_eq!(deletions.releasing_since(), releasing);
-        deletions.stuck(&volumes, &fast()).is_some()
+        deletions.stuck(&fast()).is_some()
     };
     assert!(!stuck(Progress::Waiting, None));
     assert!(!stuck(Progress::Emptying(ago(STUCK_LIMIT / 2)), None));

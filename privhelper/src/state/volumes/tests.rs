@@ -2,8 +2,12 @@ use super::*;
 use crate::state::pool::testing::aside;
 use crate::state::testing::{id, pool, target, volume};
 
+fn empty() -> Volumes {
+    FoundVolumes::default().all_known()
+}
+
 fn table(ids: &[&str]) -> Volumes {
-    let volumes = Volumes::default();
+    let volumes = empty();
     for (index, name) in ids.iter().enumerate() {
         let pool = pool(["even", "odd"][index % 2]);
         assert!(volumes.add(id(name), volume(&pool)));
@@ -72,7 +76,7 @@ fn volumes_are_counted_by_pool_and_deleted_ones_apart() {
 
 #[test]
 fn a_row_keeps_its_share_from_being_made_to_being_gone() {
-    let (volumes, pool, name) = (Volumes::default(), pool("fast"), "fast".parse().expect("a name"));
+    let (volumes, pool, name) = (empty(), pool("fast"), "fast".parse().expect("a name"));
     let share = Share { bytes: 4096, preallocated: false, project: None };
     volumes
         .begin(&id("vol-a"), &pool, share, |promised| {
@@ -114,7 +118,7 @@ fn only_what_is_being_made_is_left_where_it_is() {
 
 #[test]
 fn what_is_promised_anew_takes_the_place_of_what_was() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    let (volumes, pool) = (empty(), pool("fast"));
     volumes.add(id("vol-a"), volume(&pool));
     let share = Share { bytes: 1000, preallocated: false, project: None };
     volumes.begin(&id("vol-b"), &pool, share, |_| Ok(())).expect("there is room");
@@ -132,7 +136,7 @@ fn what_is_promised_anew_takes_the_place_of_what_was() {
 
 #[test]
 fn a_project_belongs_to_one_volume() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    let (volumes, pool) = (empty(), pool("fast"));
     for name in ["vol-a", "vol-b"] {
         volumes.begin(&id(name), &pool, Share::default(), |_| Ok(())).expect("there is room");
     }
@@ -147,7 +151,7 @@ fn a_project_belongs_to_one_volume() {
 
 #[test]
 fn remains_have_a_project_unless_a_volume_has_it() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    let (volumes, pool) = (empty(), pool("fast"));
     volumes.add(id("vol-a"), Volume { project: Some(ProjectId(7)), ..volume(&pool) });
     for project in [7, 8, 8] {
         volumes.add_remains(&pool, ProjectId(project));
@@ -161,7 +165,7 @@ fn remains_have_a_project_unless_a_volume_has_it() {
 
 #[test]
 fn a_growth_is_promised_while_it_goes_on() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    let (volumes, pool) = (empty(), pool("fast"));
     volumes.add(id("vol-a"), volume(&pool));
     assert!(volumes.change(&id("vol-a"), refuse, |_| panic!("it is refused")).is_err());
     change(&volumes, "vol-a", |volume| volume.growth = Some(8192));
@@ -174,8 +178,9 @@ fn a_growth_is_promised_while_it_goes_on() {
 
 #[test]
 fn what_is_set_aside_is_promised_to_nobody() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
-    volumes.set_aside(&pool, Share { bytes: 1000, preallocated: true, project: Some(ProjectId(7)) });
+    let (mut found, pool) = (FoundVolumes::default(), pool("fast"));
+    found.set_aside(&pool, Share { bytes: 1000, preallocated: true, project: Some(ProjectId(7)) });
+    let volumes = found.all_known();
     assert_eq!((volumes.promised(&pool), volumes.number_on(&pool), volumes.number()), (1000, 1, 0));
     volumes
         .begin(&id("vol-a"), &pool, Share::default(), |promised| {
@@ -225,15 +230,32 @@ fn a_target_is_published_once_and_counted() {
 
 #[test]
 fn deleted_volumes_are_those_of_one_pool() {
-    let volumes = Volumes::default();
+    let mut found = FoundVolumes::default();
     for (pool_name, name) in [("a", ".deleted.1.x"), ("b", ".deleted.2.x"), ("b", ".deleted.1.x"), ("c", "x")] {
         let call = CallId::default();
         let deleted = Deleted { pool: pool(pool_name), share: Share::default(), progress: Progress::default(), call };
-        volumes.add_deleted(name, deleted);
+        found.add_deleted(name, deleted);
     }
+    let volumes = found.all_known();
     volumes.add(id("vol-a"), volume(&pool("b")));
     let names = |pool: &str| volumes.deleted(&pool.parse().expect("a name"), |name, _| Some(name.to_owned()));
     assert_eq!(names("b"), [".deleted.1.x", ".deleted.2.x"]);
     assert_eq!(names("c"), ["x"]);
     assert!(names("d").is_empty());
+}
+
+#[test]
+fn a_volume_that_is_refused_while_they_are_found_stays_promised() {
+    let (mut found, pool) = (FoundVolumes::default(), pool("fast"));
+    for (name, project) in [("vol-a", 7), ("vol-b", 8)] {
+        assert!(found.add(id(name), Volume { project: Some(ProjectId(project)), ..volume(&pool) }));
+    }
+    assert!(!found.add(id("vol-a"), volume(&pool)), "an id is taken once");
+    found.change(&id("vol-b"), |volume| volume.seen_elsewhere = true);
+    found.change(&id("vol-c"), |_| panic!("it does not exist"));
+    ["vol-a", "vol-c"].iter().for_each(|name| found.refuse(&id(name)));
+    assert!(found.get(&id("vol-a")).is_none() && found.get(&id("vol-b")).is_some_and(|volume| volume.seen_elsewhere));
+    let volumes = found.all_known();
+    assert_eq!((volumes.promised(&pool), volumes.number_on(&pool), volumes.number()), (2 * 4096, 2, 1));
+    assert!(volumes.has_project(&pool, ProjectId(7)), "another would share it");
 }
