@@ -9,8 +9,7 @@
 //!    changes, `/dev/loop-control` and the lock beside the socket.
 //! 2. A lock of a table is held for memory only, never during a system call that may wait for a disk.
 //! 3. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
-//! 4. A project is released after nothing is left that counts towards it.
-//! 5. What may hang is done by a child at start, and admitted by its filesystem afterwards.
+//! 4. What may hang is done by a child at start, and admitted by its filesystem afterwards.
 
 mod attributes;
 mod host;

@@ -7,14 +7,13 @@ mod found;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, TargetPath, VolumeId};
 
 pub use self::found::FoundVolumes;
 use super::layout::creating_name;
 use super::{Aside, Device, Kind, Pool, Record, lock};
-use crate::bookkeeping::{Progress, Share};
+use crate::bookkeeping::{Emptied, Progress, Released, Share};
 use crate::place::wire::{Content, Proof};
 use crate::sys::Errno;
 use crate::sys::file::FileId;
@@ -355,11 +354,11 @@ impl Volumes {
 
     /// Adds what a helper that was killed has left of a volume: limits of its project, to which nothing is charged.
     /// Unless a volume has that project.
-    pub fn add_remains(&self, pool: &Arc<Pool>, project: ProjectId) {
+    pub fn add_remains(&self, pool: &Arc<Pool>, project: ProjectId, emptied: Emptied) {
         let mut table = lock(&self.0);
         if !table.has(pool, project) {
-            let (share, now) = (Share { project: Some(project), ..Share::default() }, Instant::now());
-            let (pool, progress, call) = (Arc::clone(pool), Progress::Emptied(now, now), CallId::default());
+            let share = Share { project: Some(project), ..Share::default() };
+            let (pool, progress, call) = (Arc::clone(pool), Progress::Emptied(emptied), CallId::default());
             let key = Key::deleted(&pool.config.name, &format!("project {}", project.0));
             table.set(key, Some(Row::Deleted(Box::new(Deleted { pool, share, progress, call }))));
         }
@@ -370,14 +369,16 @@ impl Volumes {
         lock(&self.0).rows.contains_key(&Key::deleted(&pool.config.name, name))
     }
 
-    /// Records how far the end of a deleted volume has progressed; `None` if nothing is left of it.
-    pub fn progress(&self, pool: &PoolName, name: &str, progress: Option<Progress>) {
-        let (mut table, key) = (lock(&self.0), Key::deleted(pool, name));
-        match (table.rows.get_mut(&key), progress) {
-            (Some(Row::Deleted(deleted)), Some(progress)) => deleted.progress = progress,
-            (_, None) => table.set(key, None),
-            _ => {}
+    /// Records how far the end of a deleted volume has progressed.
+    pub fn progress(&self, pool: &PoolName, name: &str, progress: Progress) {
+        if let Some(Row::Deleted(deleted)) = lock(&self.0).rows.get_mut(&Key::deleted(pool, name)) {
+            deleted.progress = progress;
         }
+    }
+
+    /// Forgets a deleted volume that was released: from now on its project may be another's.
+    pub fn forget(&self, pool: &PoolName, released: &Released) {
+        lock(&self.0).set(Key::deleted(pool, released.name()), None);
     }
 
     /// The deleted volumes of a pool, each as `show` presents it.

@@ -1,6 +1,8 @@
 use super::*;
+use crate::bookkeeping::released;
 use crate::state::pool::testing::aside;
 use crate::state::testing::{id, pool, target, volume};
+use crate::sys::quota::ProjectQuota;
 
 fn empty() -> Volumes {
     FoundVolumes::default().all_known()
@@ -97,7 +99,7 @@ fn a_row_keeps_its_share_from_being_made_to_being_gone() {
     assert!(!volumes.is_deleted(&pool, "vol-a"));
     assert_eq!(volumes.projects(&pool), [ProjectId(7)].into());
     assert_eq!((volumes.promised(&pool), volumes.has_project(&pool, ProjectId(7))), (4096, true));
-    volumes.progress(&name, ".deleted.1.vol-a", None);
+    volumes.forget(&name, &released(".deleted.1.vol-a"));
     assert_eq!((volumes.promised(&pool), volumes.number()), (0, 0));
     assert!(!volumes.has_project(&pool, ProjectId(7)));
     check_sums(&volumes);
@@ -153,8 +155,9 @@ fn a_project_belongs_to_one_volume() {
 fn remains_have_a_project_unless_a_volume_has_it() {
     let (volumes, pool) = (empty(), pool("fast"));
     volumes.add(id("vol-a"), Volume { project: Some(ProjectId(7)), ..volume(&pool) });
+    let emptied = Emptied::by_quota(&ProjectQuota::default()).expect("nothing is charged");
     for project in [7, 8, 8] {
-        volumes.add_remains(&pool, ProjectId(project));
+        volumes.add_remains(&pool, ProjectId(project), emptied);
     }
     let remains = volumes.deleted(&pool.config.name, |_, deleted| Some((deleted.share, deleted.progress)));
     let [(share, Progress::Emptied(..))] = remains[..] else { panic!("one to be released: {remains:?}") };
