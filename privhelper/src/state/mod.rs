@@ -1,15 +1,20 @@
 //! What the helper knows while it serves. The pools and the kernel are authoritative; this is rebuilt from them at
 //! start.
 //!
-//! What must hold is a type wherever it can be: an operation has no volume unless it holds it, a row changes in one
-//! place. These rules of the whole helper hold by a comment only, so a change has to be read with them in mind:
+//! What must hold is a type wherever it can be: an operation has no volume unless it holds it, a row says that its volume
+//! is deleted only with what put its content aside, and the emptier's connection needs the table of all that was found.
+//! These rules of the whole helper hold by a comment only, so a change has to be read with them in mind:
 //!
 //! 1. A path is opened from the root of the file system at start only (`open_at_start`), and nothing that was opened
 //!    outside the jail, or in what the placer sees of it, is kept, except the host's mount tables and what tells of their
 //!    changes, `/dev/loop-control` and the lock beside the socket.
+//!    Not a type because the compiler refuses calls, but cannot demand that a descriptor is closed by then.
 //! 2. A lock of a table is held for memory only, never during a system call that may wait for a disk.
+//!    Not a type because what a function may wait for is not part of its type, so no guard can forbid a call.
 //! 3. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
+//!    Not a type because a value can say that something was synced, but not that it is what this reply rests on.
 //! 4. What may hang is done by a child at start, and admitted by its filesystem afterwards.
+//!    Not a type because it is the filesystem, and not the call, that decides whether a call may hang.
 
 mod attributes;
 mod host;
