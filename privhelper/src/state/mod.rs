@@ -16,6 +16,7 @@
 //! 4. What may hang is done by a child at start, and admitted by its filesystem afterwards.
 //!    Not a type because it is the filesystem, and not the call, that decides whether a call may hang.
 
+mod aside;
 mod attributes;
 mod host;
 mod kinds;
@@ -37,6 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 
+pub use aside::Aside;
 pub use attributes::Attributes;
 pub use host::Host;
 pub use layout::Record;
@@ -45,7 +47,7 @@ pub use loops::{Attached, Device, KEEPERS, Loops, label};
 pub use mounts::{PoolAt, node, volume_in};
 pub use operation::{Held, HeldTarget, Joined, Seen};
 pub use placer::Placer;
-pub use pool::{Aside, Lent, Place, Pool, PoolConfig, Served};
+pub use pool::{Lent, Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
 pub use volumes::{Deleted, FoundVolumes, Published, Volume, Volumes};

@@ -182,8 +182,8 @@ impl Held<'_> {
     }
 
     /// Promises a share to the volume, which is to be made in a pool, if `check` agrees, given what is promised so far. Then
-    /// `begin` does what has to be done before its directory is made, and that; if it fails, nothing was made, and nothing
-    /// is promised any more. Otherwise the promise ends with [`Self::add`], [`Self::delete`] or [`Self::leave_unfinished`].
+    /// `begin` does what has to be done before its directory is made, and that last; if it fails, nothing was made, and
+    /// nothing is promised any more. Otherwise the promise ends with [`Self::add`], [`Self::delete`] or [`Self::leave_unfinished`].
     ///
     /// # Errors
     /// Those of `check` and `begin`.

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bulkhead_protocol::{Condition, Error, MountFlags, Pace, PoolName, QuotaMode};
 use rustix::fs::OFlags;
 
+use super::aside::DeletedNumbers;
 use super::locks::Admitted;
 use super::{Attached, Attributes, Device, PoolAt, broken, layout, lock, lock_in_time};
 use crate::bookkeeping::{Filesystem, Reserve};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount, walk};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount};
 
 /// How a pool is to be served.
 #[derive(Clone, Debug)]
@@ -86,57 +87,15 @@ pub struct Place {
     pub copy: Option<NonZeroU64>,
 }
 
-/// The highest number in the name of a deleted volume.
-#[derive(Debug, Default)]
-pub struct DeletedNumbers(AtomicU64);
-
 /// A loop device whose number is noted, beside what [`Attached`] says: a node of it may be handed out. Only
 /// [`Served::lend`] makes one.
 #[derive(Debug)]
 pub struct Lent(Device);
 
-/// An entry that was put aside, where the emptier finds it: only [`Served::put_aside`] makes one, and nothing else lets the
-/// row of a volume say that it is deleted.
-#[derive(Debug)]
-pub struct Aside {
-    name: String,
-    is_in_place: bool,
-    synced: SysResult<()>,
-}
-
-impl DeletedNumbers {
-    /// A number that no other deleted volume has in its name.
-    fn next(&self) -> u64 {
-        self.0.fetch_add(1, Relaxed).saturating_add(1)
-    }
-
-    /// Records a number that was found in the name of a deleted volume at start.
-    pub fn found(&self, number: u64) {
-        self.0.fetch_max(number, Relaxed);
-    }
-}
-
 impl Lent {
     /// The device.
     pub fn device(&self) -> Device {
         self.0
-    }
-}
-
-impl Aside {
-    /// The name that it has now.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns whether that is the name that it had: it is marked instead.
-    pub fn is_in_place(&self) -> bool {
-        self.is_in_place
-    }
-
-    /// Returns whether it is on disk: if not, a power cut can bring it back.
-    pub fn synced(self) -> SysResult<()> {
-        self.synced
     }
 }
 
@@ -227,24 +186,6 @@ impl Served {
         Ok(())
     }
 
-    /// Deletes an entry: renames it or, where that fails, marks it in its place. A name can need a block that a full
-    /// pool does not have. From then on the emptier may find the entry.
-    pub fn put_aside(&self, name: &str) -> SysResult<Aside> {
-        let aside = layout::deleted_name(self.deleted_numbers.next(), name);
-        match walk::rename_new(&self.directory, name, &self.directory, &aside) {
-            Ok(()) => Ok(Aside { name: aside, is_in_place: false, synced: self.sync_names() }),
-            Err(error) => {
-                let in_place = || {
-                    let volume = layout::open_volume(&self.directory, name)?;
-                    layout::delete_in_place(&volume)?;
-                    let synced = self.noting_failure(self.sync(volume));
-                    Ok(Aside { name: name.to_owned(), is_in_place: true, synced })
-                };
-                in_place().map_err(|_: SysError| error)
-            }
-        }
-    }
-
     /// Makes changes to a file, and all that were made before, survive a power cut. When the disk has died, fsync(2) of
     /// a directory returns success on XFS, and on ext4 until it has noticed: only a change after it tells the truth.
     pub fn sync(&self, file: impl AsFd) -> SysResult<()> {
@@ -305,27 +246,5 @@ impl Place {
         // KERNEL(6.8): until then, a pool that is renamed while it is served is not found under its new name.
         let now = self.copy.and_then(|copy| mount::root_of(copy).ok());
         (self.device, now.unwrap_or_else(|| self.inner.clone()))
-    }
-}
-
-#[cfg(test)]
-pub mod testing {
-    use super::*;
-
-    /// What would have been put aside under this name.
-    pub fn aside(name: &str) -> Aside {
-        Aside { name: name.to_owned(), is_in_place: false, synced: Ok(()) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_number_is_used_that_was_found_at_start() {
-        let numbers = DeletedNumbers::default();
-        [7, 0, 3].into_iter().for_each(|found| numbers.found(found));
-        assert_eq!([numbers.next(), numbers.next()], [8, 9]);
     }
 }

@@ -91,8 +91,8 @@ pub struct Deleted {
     pub call: CallId,
 }
 
-/// All volumes of all pools. Rows of volumes are changed by [`super::Held`] only, and before there is this, by who fills
-/// [`FoundVolumes`].
+/// All volumes of all pools. The row of a volume is changed through [`super::Held`] only; while a start looks for them, there
+/// are [`FoundVolumes`] instead.
 #[derive(Debug)]
 pub struct Volumes(Mutex<Table>);
 

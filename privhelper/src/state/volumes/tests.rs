@@ -1,6 +1,6 @@
 use super::*;
 use crate::bookkeeping::released;
-use crate::state::pool::testing::aside;
+use crate::state::aside::testing::aside;
 use crate::state::testing::{id, pool, target, volume};
 use crate::sys::quota::ProjectQuota;
 
