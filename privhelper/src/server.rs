@@ -224,8 +224,8 @@ fn end(why: &str) -> ! {
 }
 
 fn finish_deletions(state: &State, pool: &Arc<Pool>) {
-    let Ok(Served { deletions, .. }) = &pool.state else { return };
-    if let Err(error) = deletions.finish(pool, &state.volumes) {
+    let Some(deletions) = state.deletions.get(&pool.config.name) else { return };
+    if let Err(error) = deletions.finish(pool) {
         end(&format!("it cannot go on without the emptier error={error}"));
     }
 }

@@ -9,6 +9,7 @@ use bulkhead_protocol::{Bytes, Inodes, PoolName};
 use rustix::fs::OFlags;
 
 use super::cached::Cached;
+use super::release::Emptied;
 use super::room::{Measured, Occupied, ProjectIds, Space, notes};
 use crate::state::{InProgress, Kind, Placer, Pool, Volumes, layout, lock};
 use crate::sys::quota::{Look, ProjectId, ProjectQuota};
@@ -271,12 +272,14 @@ impl Filesystem {
             let Some((project, quota)) = found.filter(|(project, _)| *project < sentinel) else {
                 return Ok(Strays { more: false, ..strays });
             };
-            if quota.is_unused() && !quota.is_limited_to((0, 0)) {
-                volumes.add_remains(pool, project);
-            } else if !quota.is_unused() && !volumes.has_project(pool, project) {
-                strays.first.get_or_insert(project);
-                strays.bytes = strays.bytes.saturating_add(quota.used_bytes);
-                strays.inodes = strays.inodes.saturating_add(quota.used_inodes);
+            match Emptied::by_quota(&quota) {
+                Some(emptied) if !quota.is_limited_to((0, 0)) => volumes.add_remains(pool, project, emptied),
+                None if !volumes.has_project(pool, project) => {
+                    strays.first.get_or_insert(project);
+                    strays.bytes = strays.bytes.saturating_add(quota.used_bytes);
+                    strays.inodes = strays.inodes.saturating_add(quota.used_inodes);
+                }
+                _ => {}
             }
             from = project.0.saturating_add(1);
         }

@@ -27,7 +27,9 @@ pub use filesystem::{Facts, Filesystem, KUBELET_PROJECTS, Overhead, limits};
 pub use grow::{grow_image, set_inodes, set_quota};
 pub use limits::{Limits, check_filesystem, check_number_of_targets};
 pub use owner::{owner, set_owner};
-pub use release::{Deletions, Progress};
+#[cfg(test)]
+pub use release::testing::released;
+pub use release::{Deletions, Emptied, Progress, Released};
 pub use reserve::Reserve;
 pub use room::Share;
 pub use sharing::sharing;

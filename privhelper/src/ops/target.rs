@@ -6,8 +6,10 @@ use std::sync::Arc;
 use bulkhead_protocol::{Condition, Error, MountFlags, TargetPath, VolumeId};
 
 use crate::log::shown;
-use crate::place::wire::{Claims, Content, Found, Proof, Shown, Unbound, Unreadable};
-use crate::state::{Held, Kind, Published, Served, State, Volume, failed, in_use};
+use crate::place::wire::{Found, Proof, Shown, Unbound, Unreadable};
+use crate::state::{
+    Held, HeldTarget, Joined, Kind, Placer, PublishDirectory, Published, Served, State, Volume, failed, in_use,
+};
 use crate::sys::file::FileId;
 use crate::sys::loopdevice::MAJOR;
 
@@ -71,15 +73,9 @@ pub fn moved(held: &Held<'_>, path: &TargetPath) -> Error {
     ))
 }
 
-/// What is bound of a volume.
-pub fn content(volume: &Volume) -> Content {
-    let device = volume.device.map(|device| device.number);
-    Content { pool: volume.pool.config.name.clone(), kind: volume.kind(), id: volume.content, device }
-}
-
 /// By what a mount is known to be a volume's.
 fn shown_by(volume: &Volume, published: Option<&Published>, unreadable: Option<Unreadable>) -> Shown {
-    Shown { content: content(volume), published: published.map(|published| published.source), unreadable }
+    Shown { content: volume.content(), published: published.map(|published| published.source), unreadable }
 }
 
 /// What is known of a mount at a target that cannot be inspected, if it is to be one of a volume. A filesystem of the volume's
@@ -89,7 +85,7 @@ fn unreadable(state: &State, at: &TargetPath, volume: &Volume) -> Result<Unreada
         let point = state.publish_directory(at)?.real_path.join(at.path.as_str());
         let found =
             state.host.device_at(&state.pools_at(), &point).map_err(|error| failed("inspect target", at, error))?;
-        let device = volume.device.map(|device| (MAJOR, device.number));
+        let device = volume.device.map(|device| (MAJOR, device.number()));
         return Ok(Unreadable::IsOnDevice(found.is_some() && found == device));
     }
     let has_shut_down = volume.pool.served().ok().and_then(Served::failure) == Some(Condition::ShutDown);
@@ -113,44 +109,46 @@ pub fn shows(state: &State, at: &TargetPath, volume: &Volume, published: Option<
 ///
 /// # Errors
 /// When that cannot be found out.
-pub fn find(state: &State, at: &TargetPath, volume: &Volume, flags: MountFlags) -> Result<Option<Published>, Error> {
-    match state.placer.look(at, Some(shown_by(volume, None, None)), None)?.mount {
-        Some(Found::Seen(source, proof, true)) => Ok(Some(published(state, at, source, flags, proof)?)),
+pub fn find(
+    placer: &Placer,
+    (directory, at): (&PublishDirectory, &TargetPath),
+    volume: &Volume,
+    flags: MountFlags,
+) -> Result<Option<Published>, Error> {
+    match placer.look(at, Some(shown_by(volume, None, None)), None)?.mount {
+        Some(Found::Seen(source, proof, true)) => Ok(Some(published(directory, at, source, flags, proof))),
         _ => Ok(None),
     }
 }
 
-/// Unmounts at a target what is a volume's, and removes the target.
+/// Unmounts at a target what is a volume's, and removes the target, if that is joined to the host's.
 ///
 /// # Errors
 /// When that fails.
 pub fn unbind(
     state: &State,
-    at: &TargetPath,
+    at: &HeldTarget<'_>,
+    joined: Option<&Joined<'_>>,
     volume: &Volume,
     published: Option<&Published>,
-    is_joined: bool,
 ) -> Result<Unbound, Error> {
-    let claims = Claims { proof: published.map(|published| published.proof), is_joined };
-    let unbind = |unreadable| state.placer.unbind(at, shown_by(volume, published, unreadable), claims);
+    let proof = published.map(|published| published.proof);
+    let unbind = |unreadable| state.placer.unbind(at, joined, shown_by(volume, published, unreadable), proof);
     match unbind(None)? {
-        Unbound::Unreadable => unbind(Some(unreadable(state, at, volume)?)),
+        Unbound::Unreadable => unbind(Some(unreadable(state, at.path, volume)?)),
         unbound => Ok(unbound),
     }
 }
 
-/// What is known of a mount at a target that shows `source`.
-///
-/// # Errors
-/// When there is no such publish directory.
+/// What is known of a mount at a target in a publish directory that shows `source`.
 pub fn published(
-    state: &State,
+    directory: &PublishDirectory,
     at: &TargetPath,
     source: FileId,
     flags: MountFlags,
     proof: Proof,
-) -> Result<Published, Error> {
+) -> Published {
     // The configured directory's own name, so that its text is stored only once.
-    let directory = state.publish_directory(at)?.name.clone();
-    Ok(Published { target: Arc::new(TargetPath { directory, path: at.path.clone() }), source, flags, proof })
+    let target = TargetPath { directory: directory.name.clone(), path: at.path.clone() };
+    Published { target: Arc::new(target), source, flags, proof }
 }

@@ -25,9 +25,9 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
         return Err(wrong_kind(held.id, kind));
     }
     at.directory.check(path, kind)?;
-    let joined = held.state.host.check_joined(&at.directory.name);
+    let joined = at.joined(&held.state.host);
     let published = volume.published_at(path);
-    let unbound = unbind(held.state, path, volume, published, joined.is_ok());
+    let unbound = unbind(held.state, at, joined.as_ref().ok(), volume, published);
     if !matches!(unbound, Ok(Unbound::Done)) && published.is_some_and(|published| is_gone(held.state, published)) {
         // The target is left, but shows nothing.
         held.change(|volume| volume.unpublish(path));
@@ -36,7 +36,7 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
         Unbound::Done => {}
         Unbound::Other | Unbound::Unreadable => return Err(other(&held, at)),
         Unbound::Moved => return Err(moved(&held, path)),
-        Unbound::Apart => return Err(apart(joined, &at.directory.name)),
+        Unbound::Apart => return Err(apart(joined.map(drop), &at.directory.name)),
     }
     held.change(|volume| volume.unpublish(path));
     Ok(Reply::Done)

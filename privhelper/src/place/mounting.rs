@@ -14,6 +14,7 @@ use super::wire::{Answer, Failure, Figures};
 use crate::log;
 use crate::mounter::{self, Work};
 use crate::sys::capability::raise;
+use crate::sys::mount::Flagged;
 use crate::sys::packet::Received;
 use crate::sys::{
     Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, packet, with_patience, xfs,
@@ -67,7 +68,7 @@ impl Mounting {
     /// # Errors
     /// As [`Self::work`]. What is not the mount that was asked for ends the process: a mounter that hands it over is nobody's
     /// any more.
-    fn make(&self, number: u32) -> SysResult<OwnedFd> {
+    fn make(&self, number: u32) -> SysResult<Flagged> {
         {
             let _raised = raise(Capability::CAP_MKNOD)?;
             match loopdevice::make_node(self.place.as_fd(), &mounter::node(number), number) {
@@ -79,11 +80,8 @@ impl Mounting {
         if !self.is_awaited(number) {
             self.forget(number);
         }
-        match made? {
-            Some(mount) if xfs::is_mount_of(&mount, number)? => Ok(mount),
-            Some(_) => end("it handed over something else than a mount"),
-            None => end("it said that there is a mount, and there is none"),
-        }
+        let mount = made?.unwrap_or_else(|| end("it said that there is a mount, and there is none"));
+        Ok(xfs::checked_mount(mount, number)?.unwrap_or_else(|| end("it handed over something else than a mount")))
     }
 
     /// Has something done to the mounted filesystem on a device.

@@ -122,23 +122,17 @@ impl<'a> Target<'a> {
         Ok(self.status()?.is_some_and(|status| status.uid == 0 && is_marked(status.file_type, status.mode)))
     }
 
-    /// Makes the target and binds `content` to it, with the flags set before anybody can see the mount. Returns what
-    /// was bound, and what will prove that it is gone.
+    /// Makes the target and binds `content` to it. Returns what was bound, and what will prove that it is gone.
     pub fn bind(&self, kind: Kind, content: impl AsFd, flags: MountAttrFlags) -> Result<(FileId, Proof), Failure> {
-        let parent = self.parent_id()?;
+        let (parent, source) = (self.parent_id()?, file::status(&content)?.id);
         self.make(kind)?;
-        let bound = || -> SysResult<(FileId, Option<NonZeroU64>)> {
-            let source = file::status(&content)?.id;
+        let bound = || -> SysResult<Option<NonZeroU64>> {
             let entry = file::open_entry(&self.parent, self.name)?;
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            let mount = mount::clone_of(&content)?;
-            let unique = mount::unique_id(&mount, "")?;
-            mount::set_flags(&mount, flags)?;
-            mount::attach(&mount, &entry)?;
-            Ok((source, unique))
+            mount::attach(&mount::clone_of(&content, flags)?, &entry)
         };
         // If nothing is mounted, the target is removed again.
-        let (source, unique) = bound().inspect_err(|_| drop(self.clear(None)))?;
+        let unique = bound().inspect_err(|_| drop(self.clear(None)))?;
         Ok((source, proof(unique, parent)))
     }
 

@@ -18,8 +18,8 @@ use super::pool::{Candidate, HostPool};
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::{PoolConfig, SocketPlace};
-use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, namespace, process, walk};
+use crate::sys::mount::{self, Flagged, MountAttrFlags};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, namespace, process, walk, xfs};
 
 /// The jail, seen from inside. Every directory is open, but nothing mounted below a publish directory is.
 #[derive(Debug)]
@@ -68,23 +68,16 @@ impl Directory {
         }
     }
 
-    fn clone_mount(&self) -> SysResult<OwnedFd> {
+    fn clone_mount(&self) -> SysResult<Flagged> {
         match self.role {
             Role::Publish(_) => namespace::clone_of_tree(self.reopen()?),
-            Role::Pool(_) | Role::Socket(_) => mount::clone_of(self.reopen()?),
+            // Pods may have made device nodes in a pool.
+            Role::Pool(_) | Role::Socket(_) => mount::clone_of(self.reopen()?, xfs::FLAGS),
         }
     }
 
-    fn restrict(&self, clone: &OwnedFd) -> SysResult<()> {
-        match self.role {
-            Role::Publish(_) => Ok(()),
-            Role::Socket(_) => namespace::make_private(clone),
-            Role::Pool(_) => {
-                namespace::make_private(clone)?;
-                // Pods may have made device nodes in it.
-                mount::set_flags(clone, MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID)
-            }
-        }
+    fn restrict(&self, clone: &Flagged) -> SysResult<()> {
+        if let Role::Publish(_) = self.role { Ok(()) } else { namespace::make_private(clone) }
     }
 
     /// Opens the directory in the jail.
@@ -120,7 +113,7 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, Refusal> {
     let covered = covered.reopen().map_err(step("open a publish directory again"))?;
     mount::attach(&root, &covered).map_err(step("mount its root"))?;
     let hang =
-        |clone: &OwnedFd, point: &str| mount::attach(clone, walk::make_directories(root.as_fd(), point, Mode::RWXU)?);
+        |clone: &Flagged, point: &str| mount::attach(clone, walk::make_directories(root.as_fd(), point, Mode::RWXU)?);
     for (directory, clone) in &clones {
         hang(clone, &directory.role.point()).map_err(|error| at(directory, error))?;
     }

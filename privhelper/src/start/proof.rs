@@ -10,7 +10,7 @@ use super::marker;
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::place::TRIAL;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, with_patience};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, with_patience, xfs};
 
 /// The type of a tmpfs (`TMPFS_MAGIC`, statfs(2)).
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
@@ -54,7 +54,7 @@ fn try_mount(outside: &OwnedFd, inside: &OwnedFd, source: &OwnedFd) -> SysResult
         let status = file::status_at(outside, TRIAL)?;
         Ok(status.mount_root && status.id == file::status(source)?.id)
     };
-    mount::attach(mount::clone_of(source)?, file::open_entry(inside, TRIAL)?)?;
+    mount::attach(&mount::clone_of(source, xfs::FLAGS)?, file::open_entry(inside, TRIAL)?)?;
     let appeared = seen();
     unmount(inside)?;
     let gone = seen().map(|seen| !seen);

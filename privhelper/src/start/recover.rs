@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 
-use bulkhead_protocol::{QuotaMode, Text, VolumeId};
+use bulkhead_protocol::{PoolName, QuotaMode, Text, VolumeId};
 
 pub use self::devices::{Devices, look_at_devices};
 use super::config::{Config, PublishConfig};
@@ -29,7 +29,8 @@ use crate::log;
 use crate::ops;
 use crate::server::Service;
 use crate::state::{
-    self, Attributes, Locks, Loops, Place, Placer, Pool, PoolConfig, PublishDirectory, Served, Sockets, State, Volumes,
+    self, Attributes, FoundVolumes, Locks, Loops, Place, Placer, Pool, PoolConfig, PublishDirectory, Served, Sockets,
+    State,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::mountinfo::MountTable;
@@ -40,9 +41,17 @@ use crate::threads;
 /// What is known, what is missing, and the table that shows when that appears.
 pub type Recovered = (State, Missing, MountTable);
 
-/// What is rebuilt, and what is needed only for that.
+/// What is rebuilt, and what is needed only for that. There is a [`State`] only when all of it is known.
 struct Recovery {
-    state: State,
+    pools: Vec<Arc<Pool>>,
+    publish_directories: Vec<PublishDirectory>,
+    placer: Arc<Placer>,
+    loops: Loops,
+    volumes: FoundVolumes,
+    unserved: BTreeMap<VolumeId, (PoolName, String)>,
+    attached: BTreeMap<String, Vec<u32>>,
+    /// The source of the tmpfs of device nodes.
+    nodes: String,
     /// Which volume a published directory or an image belongs to.
     owners: BTreeMap<FileId, VolumeId>,
     /// Which volume has a project, by filesystem.
@@ -76,29 +85,46 @@ pub fn recover(config: &Config, host: Host, split: Split, mut devices: Devices) 
     }
     let seen = publish_directories.iter().map(|directory| (directory.name.clone(), directory.host_path.clone()));
     let placer = Arc::new(Placer::new(lines, seen.collect()));
-    let pools = serve(config, &placer, pools, claims, &mounts);
+    let (pools, emptiers) = serve(config, &placer, pools, claims, &mounts);
     let used = used_numbers(&pools)?;
-    let (volumes, owners, projects) = (Arc::<Volumes>::default(), BTreeMap::new(), BTreeMap::new());
+    let mut recovery = Recovery {
+        pools,
+        publish_directories,
+        loops: Loops::new(loop_control, Arc::clone(&placer), used, silent),
+        placer,
+        volumes: FoundVolumes::default(),
+        unserved,
+        attached: BTreeMap::new(),
+        nodes: nodes.clone(),
+        owners: BTreeMap::new(),
+        projects: BTreeMap::new(),
+        devices: BTreeMap::new(),
+    };
+    recovery.find_volumes();
+    recovery.find_devices(&devices, &mounts)?;
+    recovery.find_published(&mounts, &positions)?;
+    let Recovery { pools, publish_directories, placer, loops, volumes, unserved, attached, .. } = recovery;
+    let volumes = Arc::new(volumes.all_known());
+    let of_pool = |(name, emptier)| (name, Deletions::new(emptier, Arc::clone(&volumes)));
     let state = State {
         driver: config.driver.clone(),
         pools,
         publish_directories,
         limits: config.limits,
         is_confined: config.on_violation == OnViolation::Kill,
-        volumes: Arc::clone(&volumes),
+        deletions: emptiers.into_iter().map(of_pool).collect(),
         unserved,
-        attached: BTreeMap::new(),
-        host: state::Host::new(nodes, ways, [whole, beginning], Arc::clone(&placer), volumes),
-        loops: Loops::new(loop_control, Arc::clone(&placer), used, silent),
+        attached,
+        host: state::Host::new(nodes, ways, [whole, beginning], Arc::clone(&placer), Arc::clone(&volumes)),
+        volumes,
+        loops,
         placer,
         locks: Locks::default(),
         sockets: Sockets::new(sockets),
     };
-    let mut recovery = Recovery { state, owners, projects, devices: BTreeMap::new() };
-    recovery.find_volumes();
-    recovery.find_devices(&devices, &mounts)?;
-    recovery.find_published(&mounts, &positions)?;
-    Ok((recovery.state, missing, changes))
+    // Deleted volumes keep their projects and their shares until they are empty.
+    state.pools.iter().filter(|pool| pool.served().is_ok()).for_each(|pool| state.wake_emptier(pool, true));
+    Ok((state, missing, changes))
 }
 
 /// Takes over the filesystems in images that an earlier helper has left mounted, and waits for that as long as for a pool. One
@@ -157,14 +183,15 @@ fn publish_directory(config: &PublishConfig, outside: Directory) -> PublishDirec
     PublishDirectory { name, host_path, real_path: outside.real_path, shape: config.shape }
 }
 
-/// Makes served pools of those that have come this far. Pools on one filesystem share its room and its project ids.
+/// Makes served pools of those that have come this far, and returns the connections to their emptiers. Pools on one filesystem
+/// share its room and its project ids.
 fn serve(
     config: &Config,
     placer: &Arc<Placer>,
     pools: Vec<Candidate<SplitPool>>,
     mut claims: Claims,
     mounts: &Mounts,
-) -> Vec<Arc<Pool>> {
+) -> (Vec<Arc<Pool>>, BTreeMap<PoolName, OwnedFd>) {
     let mut facts = BTreeMap::<_, Facts>::new();
     for (pool, found) in pools.iter().filter_map(|pool| Some((pool, &pool.state.as_ref().ok()?.0))) {
         let Ok(status) = file::status(&found.directory) else { continue };
@@ -178,7 +205,7 @@ fn serve(
             ..*known
         };
     }
-    let mut filesystems = BTreeMap::new();
+    let (mut filesystems, mut emptiers) = (BTreeMap::new(), BTreeMap::new());
     let mut serve_one = |config: &PoolConfig, split: SplitPool| -> Result<Served, Refusal> {
         let (JailedPool { host, directory, marker }, emptier) = split;
         let fail = |error: SysError| format!("cannot open it in the jail: {error}");
@@ -192,19 +219,19 @@ fn serve(
         let (inner, outside) = (host.directory.position(mounts)?.inner, host.directory.real_path.clone());
         let place = Place { device, inner, outside, is_unmounted: AtomicBool::default(), copy };
         let filesystem = Arc::clone(filesystem);
-        let deletions = Deletions::new(emptier);
         let filesystem = (filesystem, Attributes::new(Arc::clone(placer), config.name.clone()));
-        let served = Served::new((directory, marker), filesystem, place, host.inherited, deletions);
+        let served = Served::new((directory, marker), filesystem, place, host.inherited);
         // A helper that was killed may not have synced what it changed, and this one answers as if it had.
         served.sync_all().map_err(|error| format!("it cannot be synced to disk: {error}"))?;
         served.recorded_numbers().map_err(|error| format!("its marker cannot be read: {error}"))?;
+        emptiers.insert(config.name.clone(), emptier);
         Ok(served)
     };
     let pools = pools.into_iter().map(|pool| {
         let Candidate { config, state, .. } = pool.then(&mut serve_one);
         Arc::new(Pool { config, state: state.map_err(|refusal| refusal.to_string()), trouble: OnceLock::new() })
     });
-    pools.collect()
+    (pools.collect(), emptiers)
 }
 
 fn facts_of(device: (u32, u32), config: &Config, quota: QuotaMode, host: &HostPool) -> Facts {

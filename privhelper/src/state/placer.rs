@@ -7,8 +7,8 @@ use std::sync::Mutex;
 
 use bulkhead_protocol::{Error, MAX_PACKET, MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
 
-use super::lock;
 use super::refusals::explain;
+use super::{HeldTarget, Joined, Lent, Volume, lock};
 use crate::errors::failed;
 use crate::log;
 use crate::place::attributes::{Attribute, Part};
@@ -37,28 +37,36 @@ impl Placer {
         Self { lines: Mutex::new(lines), directories }
     }
 
-    /// Binds a volume's content to a target, and returns what was bound, and what will prove that it is gone; `None` if the
-    /// publish directory was moved.
+    /// Binds a volume's content to a target, which for a block volume is a node of this device; returns what was bound, and
+    /// what will prove that it is gone; `None` if the publish directory was moved.
     pub fn bind(
         &self,
-        volume: &VolumeId,
-        content: Content,
-        target: &TargetPath,
+        (id, volume): (&VolumeId, &Volume),
+        node: Option<&Lent>,
+        at: &Joined<'_>,
         flags: MountFlags,
     ) -> Result<Option<(FileId, Proof)>, Error> {
-        match self.of_target(
-            "publish at target",
-            target,
-            Request::Bind(volume.clone(), content, target.clone(), flags),
-        )? {
+        let (own, target) = (volume.content(), at.target().path);
+        let device = if own.kind == Kind::Block { node.map(|node| node.device().number()) } else { own.device };
+        let bind = Request::Bind(id.clone(), Content { device, ..own }, target.clone(), flags);
+        match self.of_target("publish at target", target, bind)? {
             Answer::Bound(source, proof) => Ok(Some((source, proof))),
             Answer::Unbound(Unbound::Apart) => Ok(None),
             other => unexpected(&other),
         }
     }
 
-    /// Unmounts what is a volume's at a target, and removes the target.
-    pub fn unbind(&self, target: &TargetPath, shown: Shown, claims: Claims) -> Result<Unbound, Error> {
+    /// Unmounts what is a volume's at a target, and removes the target. Where that is not joined to the host's, it only
+    /// looks: whether something would have to be unmounted.
+    pub fn unbind(
+        &self,
+        at: &HeldTarget<'_>,
+        joined: Option<&Joined<'_>>,
+        shown: Shown,
+        proof: Option<Proof>,
+    ) -> Result<Unbound, Error> {
+        let target = joined.map_or(at, Joined::target).path;
+        let claims = Claims { proof, is_joined: joined.is_some() };
         match self.of_target("unmount target", target, Request::Unbind(target.clone(), shown, claims))? {
             Answer::Unbound(unbound) => Ok(unbound),
             other => unexpected(&other),

@@ -1,6 +1,6 @@
 //! Mount namespaces: what is made, hidden and left when one is entered.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
 use rustix::mount::{
@@ -9,12 +9,19 @@ use rustix::mount::{
 };
 
 use super::file::raw_fd;
-use super::mount::{CLONE_ONE, MountAttrFlags, change_directory, mount_setattr};
+use super::mount::{CLONE_ONE, Flagged, MountAttrFlags, change_directory, mount_setattr};
 use super::{Called, Result};
 
-/// A detached copy of the mount at the open directory and of all mounts below it; they stay peers of the originals.
-pub fn clone_of_tree(source: impl AsFd) -> Result<OwnedFd> {
-    rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE).by("open_tree")
+impl AsFd for Flagged {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A copy of the mount at the open directory and of all mounts below it; they stay peers of the originals, and have their
+/// flags.
+pub fn clone_of_tree(source: impl AsFd) -> Result<Flagged> {
+    rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE).map(Flagged).by("open_tree")
 }
 
 /// Isolates a mount that is held open from what happens to its peers.
@@ -29,10 +36,10 @@ pub fn make_all_private() -> Result<()> {
 
 /// A detached, empty tmpfs with limits on its size and its inodes, and the mode of its root. Device nodes work in it.
 /// The mount table shows `source` as what it was mounted from.
-pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<OwnedFd> {
+pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<Flagged> {
     let options = [("source", source), ("size", size), ("nr_inodes", inodes), ("mode", mode)];
     let options = options.map(|(option, value)| (option, Some(value)));
-    make("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC)
+    make("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC).map(Flagged)
 }
 
 /// A detached mount of a filesystem with these options, some of which have values.

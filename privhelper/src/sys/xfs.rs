@@ -4,10 +4,10 @@ use std::os::fd::OwnedFd;
 
 use linux_raw_sys::general::XFS_SUPER_MAGIC;
 use nix::libc;
-use rustix::mount::MountAttrFlags;
 
 use super::file::{self, Request, raw_fd};
 use super::loopdevice::MAJOR;
+use super::mount::{Flagged, MountAttrFlags};
 use super::namespace;
 use super::{Called, Result, checked};
 
@@ -54,15 +54,15 @@ pub fn loop_device_of(filesystem: u64) -> Option<u32> {
     (encoded >> 8 & 0xfff == MAJOR).then_some(encoded & 0xff | encoded >> 12 & 0xf_ff00)
 }
 
-/// Returns whether something that claims to be such a mount, of the filesystem on loop device `number`, is one.
-pub fn is_mount_of(mount: &OwnedFd, number: u32) -> Result<bool> {
-    let status = file::status(mount)?;
-    let found = rustix::fs::fstatfs(mount).by("fstatfs")?;
+/// Returns what claims to be such a mount, of the filesystem on loop device `number`, if it is one.
+pub fn checked_mount(mount: OwnedFd, number: u32) -> Result<Option<Flagged>> {
+    let (status, found) = (file::status(&mount)?, rustix::fs::fstatfs(&mount).by("fstatfs")?);
     let (flags, compared) = SHOWN;
-    Ok(status.mount_root
+    let is_one = status.mount_root
         && status.id.device == (MAJOR, number)
         && u32::try_from(found.f_type) == Ok(XFS_SUPER_MAGIC)
-        && u64::try_from(found.f_flags).is_ok_and(|shown| shown & compared == flags))
+        && u64::try_from(found.f_flags).is_ok_and(|shown| shown & compared == flags);
+    Ok(is_one.then_some(Flagged(mount)))
 }
 
 /// Returns whether files can share blocks on a mounted filesystem, of which a directory is open for reading.

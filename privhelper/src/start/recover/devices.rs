@@ -16,6 +16,7 @@ use crate::start::jail::NODES;
 use crate::start::mounts::Mounts;
 use crate::start::patience::{self, Needs};
 use crate::start::refusal::Refusal;
+use crate::state::node;
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::{self, OURS};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, loopcontrol, packet, walk};
@@ -148,7 +149,7 @@ impl Recovery {
     /// # Errors
     /// A sentence when one cannot be inspected: it may be a volume's.
     pub(super) fn find_devices(&mut self, devices: &Devices, mounts: &Mounts) -> Result<(), Refusal> {
-        let shown: BTreeSet<u32> = mounts.values().filter_map(|mount| self.state.host.node(mount)).collect();
+        let shown: BTreeSet<u32> = mounts.values().filter_map(|mount| node(&self.nodes, mount)).collect();
         let (mut holds, mut labels) = (BTreeMap::<u32, Vec<u32>>::new(), BTreeMap::new());
         for (hold, _, on, label) in devices.bound() {
             if let Some(on) = on {
@@ -165,32 +166,30 @@ impl Recovery {
                 // one without a hold nobody has.
                 if on.is_none() {
                     let label = labels.get(&number).copied().unwrap_or(label);
-                    self.state.attached.entry(label.to_owned()).or_default().push(number);
+                    self.attached.entry(label.to_owned()).or_default().push(number);
                 }
                 continue;
             };
             self.devices.insert(number, id.clone());
-            if self.state.volumes.get(&id).is_some_and(|volume| volume.device.is_some()) {
+            if self.volumes.get(&id).is_some_and(|volume| volume.device.is_some()) {
                 log::error!("another program has attached a volume's image once more volume={id} number={number}");
                 continue;
             }
             let fail = |error| format!("cannot take over loop device {number}: {error}");
-            let device = self.state.loops.adopt(&id, number).map_err(fail)?;
+            let device = self.loops.adopt(&id, number).map_err(fail)?;
             // Whose these are cannot be told: a tenant may have bound a number that was once its own to this device.
-            holds.remove(&number).unwrap_or_default().into_iter().for_each(|hold| self.state.loops.give_up(hold));
+            holds.remove(&number).unwrap_or_default().into_iter().for_each(|hold| self.loops.give_up(hold));
             // Who has the device open can keep it from being as it was. It is tried again before anybody else gets it.
-            let device = self.state.loops.revive(&id, device, image).unwrap_or_else(|error| {
+            let attached = self.loops.revive(&id, device, image);
+            let device = attached.map(|attached| attached.map(|attached| attached.device())).unwrap_or_else(|error| {
                 log::warning!("a loop device cannot be taken back from who has it open number={number} error={error}");
                 Some(device)
             });
-            self.state
-                .volumes
-                .change(&id, |_| Ok(()), |volume| volume.device = device)
-                .map_err(|error| error.to_string())?;
+            self.volumes.change(&id, |volume| volume.device = device);
         }
         for (number, found) in &devices.found {
             match found {
-                Found::Unbound => self.state.loops.discard(*number),
+                Found::Unbound => self.loops.discard(*number),
                 // What has no hold nobody was given as a volume's: a tenant has bound a spent number to a file of its own.
                 Found::Failed(errno) if held.contains(number) && may_be_a_volumes(Errno::from_raw_os_error(*errno)) => {
                     return Err(

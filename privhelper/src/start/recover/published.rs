@@ -9,7 +9,7 @@ use super::Recovery;
 use crate::ops;
 use crate::start::mounts::{Mounts, Position, carrier};
 use crate::start::refusal::Refusal;
-use crate::state::{PublishDirectory, Published, Volume, volume_in};
+use crate::state::{PublishDirectory, Published, Volume, node, volume_in};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::mountinfo::Mount;
 
@@ -19,8 +19,9 @@ impl Recovery {
     /// # Errors
     /// A sentence when it cannot be determined what is mounted at one.
     pub(super) fn find_published(&mut self, mounts: &Mounts, positions: &[Position]) -> Result<(), Refusal> {
-        for (mount, id) in mounts.values().filter_map(|mount| Some((mount, self.named(mount)?))) {
-            let directories = positions.iter().zip(&self.state.publish_directories);
+        for mount in mounts.values() {
+            let Some(id) = self.named(mount) else { continue };
+            let directories = positions.iter().zip(&self.publish_directories);
             let target = carrier(mounts, mount).and_then(|carrier| {
                 directories
                     .filter_map(|(position, directory)| {
@@ -37,7 +38,7 @@ impl Recovery {
                 Some(published) => volume.publish(published),
                 None => volume.seen_elsewhere = true,
             };
-            self.state.volumes.change(&id, |_| Ok(()), note).map_err(|error| error.to_string())?;
+            self.volumes.change(&id, note);
         }
         Ok(())
     }
@@ -49,12 +50,12 @@ impl Recovery {
         if let Some(id) = self.devices.get(&minor).filter(|_| major == MAJOR) {
             return Some(id.clone());
         }
-        if let Some(number) = self.state.host.node(mount) {
+        if let Some(number) = node(&self.nodes, mount) {
             return self.devices.get(&number).cloned();
         }
-        let places = self.state.pools.iter().filter_map(|pool| Some(&pool.state.as_ref().ok()?.place));
+        let places = self.pools.iter().filter_map(|pool| Some(&pool.state.as_ref().ok()?.place));
         let id = places.filter_map(|place| volume_in(place.device, &place.inner, mount)).next();
-        id.filter(|id| self.state.volumes.get(id).is_some())
+        id.filter(|id| self.volumes.get(id).is_some())
     }
 
     /// Returns what is published at a target, if the jail shows that it is the volume.
@@ -65,7 +66,7 @@ impl Recovery {
         directory: &PublishDirectory,
         target: &TargetPath,
     ) -> Result<Option<Published>, Refusal> {
-        let Some(volume) = self.state.volumes.get(id) else { return Ok(None) };
+        let Some(volume) = self.volumes.get(id) else { return Ok(None) };
         // The kubelet binds what we published again, at paths of its own.
         if directory.check(target, volume.kind()).is_err() {
             return Ok(None);
@@ -73,7 +74,7 @@ impl Recovery {
         let of_device = |read_only| MountFlags { read_only, ..MountFlags::default() };
         let device = volume.device.filter(|_| volume.kind().is_device());
         let flags = device.map_or_else(|| mount.flags(), |device| of_device(device.read_only));
-        match ops::find(&self.state, target, &volume, flags) {
+        match ops::find(&self.placer, (directory, target), &volume, flags) {
             // It cannot be reached as a target: something is in the way, or hides it.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Refused) => Ok(None),
             found => found.map_err(|error| Refusal::from(error.to_string())),
