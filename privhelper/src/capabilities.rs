@@ -21,9 +21,6 @@ pub const POOL_CHILD: &[Capability] = &[CAP_SYS_ADMIN, CAP_DAC_OVERRIDE];
 /// What the child keeps that waits for a pool which another helper serves: to reach it.
 pub const WAITING_CHILD: &[Capability] = &[CAP_DAC_OVERRIDE];
 
-/// What the child keeps that asks loop devices what they are bound to: to make their nodes.
-pub const DEVICE_CHILD: &[Capability] = &[CAP_MKNOD];
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -55,7 +52,7 @@ mod tests {
     #[test]
     fn who_walks_what_pods_wrote_shares_nothing_with_who_mounts() {
         assert!(!EMPTIER.iter().any(|capability| PLACER.contains(capability)));
-        for child in [POOL_CHILD, WAITING_CHILD, DEVICE_CHILD] {
+        for child in [POOL_CHILD, WAITING_CHILD] {
             let is_kept = |one: &Capability| PLACER.contains(one) || EMPTIER.contains(one);
             assert!(child.iter().all(is_kept), "none has what no process keeps");
         }

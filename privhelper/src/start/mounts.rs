@@ -94,19 +94,6 @@ pub fn way(name: &PublishName, path: &Path, position: &Position, mounts: &Mounts
     Ok(Way { name: name.clone(), peers, steps })
 }
 
-/// The mount that carries a mount and any others that it covers at the same point; `None` if the jail has no copy of
-/// these.
-pub fn carrier<'a>(mounts: &'a Mounts, mount: &'a Mount) -> Option<&'a Mount> {
-    let mut covered = mount;
-    loop {
-        let parent = mounts.get(&covered.parent).filter(|_| !covered.unbindable)?;
-        if parent.point != mount.point || parent.parent == covered.parent {
-            return Some(parent);
-        }
-        covered = parent;
-    }
-}
-
 #[cfg(test)]
 pub mod tests {
     use super::way as way_of;
@@ -128,16 +115,6 @@ pub mod tests {
             filesystem: "xfs".to_owned(),
             source: "/dev/sda1".into(),
         }
-    }
-
-    #[test]
-    fn mounts_at_one_point_have_one_carrier() {
-        let at = |id: u64, parent: u64, point: &str| (id, Mount { id, parent, ..mount("/", point) });
-        let mut mounts = Mounts::from([at(1, 0, "/"), at(2, 1, "/a"), at(3, 2, "/a"), at(4, 3, "/a/b")]);
-        let of = |mounts: &Mounts, id: u64| carrier(mounts, &mounts[&id]).map(|mount| mount.id);
-        assert_eq!([1, 2, 3, 4].map(|id| of(&mounts, id)), [None, Some(1), Some(1), Some(3)]);
-        mounts.get_mut(&2).expect("a mount").unbindable = true;
-        assert_eq!([2, 3, 4].map(|id| of(&mounts, id)), [None, None, Some(3)], "the jail has no copy of it");
     }
 
     #[test]

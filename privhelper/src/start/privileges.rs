@@ -27,6 +27,18 @@ pub fn drop_all_but(keep: &[Capability]) -> Result<(), Refusal> {
     verify(keep).map_err(|what| Why::NotConfined.because(unlike(what)))
 }
 
+/// The proof that a process has no capability any more: what only the keeper does asks for it.
+#[derive(Debug)]
+pub struct Unprivileged(());
+
+/// Leaves the calling thread no capability, as [`drop_all_but`].
+///
+/// # Errors
+/// A sentence on what could not be dropped, or is still there.
+pub fn drop_all() -> Result<Unprivileged, Refusal> {
+    drop_all_but(KEEPER).map(|()| Unprivileged(()))
+}
+
 /// Makes the process another user's, which changes nothing about its capabilities yet.
 ///
 /// # Errors

@@ -22,6 +22,7 @@ use super::jail::JailedPool;
 use super::mounts::{self, Mounts};
 use super::patience;
 use super::pool::{Candidate, HostPool};
+use super::privileges::Unprivileged;
 use super::refusal::Refusal;
 use super::split::{Split, SplitPool};
 use crate::bookkeeping::{Deletions, Facts, Filesystem, Missing};
@@ -34,7 +35,7 @@ use crate::state::{
 use crate::sys::file::{self, FileId};
 use crate::sys::mountinfo::MountTable;
 use crate::sys::quota::ProjectId;
-use crate::sys::{Error as SysError, mount, process};
+use crate::sys::{Error as SysError, mount, random};
 use crate::threads;
 
 /// What is known, what is missing, and the table that shows when that appears.
@@ -55,7 +56,13 @@ struct Recovery {
 ///
 /// # Errors
 /// A sentence when it cannot be determined what is mounted or attached.
-pub fn recover(config: &Config, host: Host, split: Split, mut devices: Devices) -> Result<Recovered, Refusal> {
+pub fn recover(
+    _: &Unprivileged,
+    config: &Config,
+    host: Host,
+    split: Split,
+    mut devices: Devices,
+) -> Result<Recovered, Refusal> {
     let Split { mut pools, sockets, nodes, lines, watch } = split;
     let silent = devices.silent();
     let waiting = std::mem::take(&mut devices.waiting).into_iter().chain([watch]);
@@ -127,7 +134,7 @@ fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, Refusal> {
     }
     // A pool that is not served may have a higher note than the others.
     if used.is_none() || pools.iter().any(|pool| pool.state.is_err()) {
-        let random = process::random().map_err(|error| format!("cannot get a random number: {error}"))?;
+        let random = random::number().map_err(|error| format!("cannot get a random number: {error}"))?;
         used = Some(used.unwrap_or_default().saturating_add(random.into()));
     }
     let used = used.unwrap_or_default();

@@ -17,6 +17,7 @@ pub mod packet;
 pub mod process;
 pub mod quota;
 pub mod quotastate;
+pub mod random;
 pub mod socket;
 pub mod thread;
 pub mod walk;
