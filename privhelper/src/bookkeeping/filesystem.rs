@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Bytes, Inodes, PoolName};
 use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 
 use super::cached::Cached;
 use super::room::{Measured, Occupied, ProjectIds, Space, notes};
@@ -59,7 +60,7 @@ pub struct Facts {
 }
 
 /// What a filesystem had in use when its pool was empty, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Overhead {
     /// How much.
     pub bytes: u64,

@@ -17,7 +17,7 @@ use super::mounts::{self, Mounts};
 use super::patience::{self, Needs};
 use super::pool::{Candidate, HostPool};
 use super::refusal::{Refusal, Why};
-use crate::capabilities::WAITING_CHILD;
+use crate::capabilities::CHILD;
 use crate::log::shown;
 use crate::state::layout::MARKER;
 use crate::state::{PoolConfig, Way};
@@ -138,7 +138,7 @@ pub fn mark_and_wait(host: &mut Host, on_violation: OnViolation) {
         {
             if complaint.why == Why::InUse {
                 let wait = |_: &OwnedFd| while is_served(&pool.config.directory) {};
-                let needs = Needs { capabilities: WAITING_CHILD, directory: None, on_violation };
+                let needs = Needs { capabilities: CHILD, directory: None, on_violation };
                 let waits = patience::in_child(Duration::from_millis(1), needs, wait, |_| ());
                 pool.waiting = waits.ok().and_then(Result::err);
             }
@@ -150,8 +150,8 @@ pub fn mark_and_wait(host: &mut Host, on_violation: OnViolation) {
 fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims) -> Result<(), Refusal> {
     let directory = &found.directory.descriptor;
     let cannot = |error| format!("cannot write {}/{MARKER}: {error}", shown(&config.directory));
-    if found.marker.is_none() {
-        found.marker = Some(marker::make(directory, Some(&config.name)).map_err(cannot)?);
+    if !found.fit.is_marked {
+        found.fit.overhead = marker::make(directory, Some(&config.name)).map_err(cannot)?.overhead;
     }
     // What a predecessor publishes while the jail is being made may not be visible in it.
     marker::claim(directory, config)?;

@@ -6,6 +6,7 @@ pub mod directory;
 pub mod filter;
 pub mod host;
 pub mod jail;
+pub mod judge;
 pub mod landlock;
 pub mod marker;
 mod mounts;

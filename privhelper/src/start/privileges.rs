@@ -39,6 +39,16 @@ pub fn drop_all() -> Result<Unprivileged, Refusal> {
     drop_all_but(KEEPER).map(|()| Unprivileged(()))
 }
 
+/// Gives up what [`drop_all_but`] has left the calling thread.
+///
+/// # Errors
+/// A sentence when that fails.
+pub fn give_up() -> Result<Unprivileged, Refusal> {
+    let clear = |set| caps::clear(None, set).map_err(|error| format!("cannot give up capabilities: {error}"));
+    clear(CapSet::Effective).and_then(|()| clear(CapSet::Permitted))?;
+    Ok(Unprivileged(()))
+}
+
 /// Makes the process another user's, which changes nothing about its capabilities yet.
 ///
 /// # Errors

@@ -6,11 +6,10 @@ use rustix::fs::{Mode, OFlags};
 
 use super::host::Host;
 use super::jail::Jail;
-use super::marker;
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::place::TRIAL;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, with_patience};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, walk, with_patience};
 
 /// The type of a tmpfs (`TMPFS_MAGIC`, statfs(2)).
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
@@ -75,7 +74,7 @@ fn take_away(inside: &OwnedFd) -> SysResult<()> {
         }
         let is_tmpfs = rustix::fs::fstatfs(&entry).by("fstatfs")?.f_type == TMPFS;
         let is_trial = is_tmpfs && status.uid == 0 && status.mode & 0o7777 == 0o700;
-        if !is_trial || !marker::is_empty(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, c"")? {
+        if !is_trial || !walk::is_empty(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, c"")? {
             return Err(SysError::of(Errno::EXIST));
         }
         drop(entry);

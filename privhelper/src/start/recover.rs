@@ -201,7 +201,7 @@ fn serve(
         let filesystem = Arc::clone(filesystem);
         let deletions = Deletions::new(emptier);
         let filesystem = (filesystem, Attributes::new(Arc::clone(placer), config.name.clone()));
-        let served = Served::new((directory, marker), filesystem, place, host.inherited, deletions);
+        let served = Served::new((directory, marker), filesystem, place, host.fit.inherited, deletions);
         // A helper that was killed may not have synced what it changed, and this one answers as if it had.
         served.sync_all().map_err(|error| format!("it cannot be synced to disk: {error}"))?;
         served.recorded_numbers().map_err(|error| format!("its marker cannot be read: {error}"))?;
@@ -217,11 +217,11 @@ fn serve(
 fn facts_of(device: (u32, u32), config: &Config, quota: QuotaMode, host: &HostPool) -> Facts {
     Facts {
         device,
-        is_xfs: host.is_xfs,
+        is_xfs: host.fit.is_xfs,
         project_ids: config.project_ids,
         counts_projects: quota == QuotaMode::Enforced,
-        is_whole_pool: host.is_whole,
-        overhead: host.marker.as_ref().and_then(|marker| marker.overhead),
-        shares_blocks: host.shares_blocks,
+        is_whole_pool: host.fit.is_whole,
+        overhead: host.fit.overhead,
+        shares_blocks: host.fit.shares_blocks,
     }
 }
