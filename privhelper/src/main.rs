@@ -16,7 +16,7 @@ use bulkhead_privhelper::start::config::{self, Command, Config};
 use bulkhead_privhelper::start::filter::{self, Process};
 use bulkhead_privhelper::start::refusal::{Refusal, Why};
 use bulkhead_privhelper::start::{
-    directory, host, jail, landlock, nodes, outside, privileges, proof, ready, recover, split, welcome,
+    directory, host, jail, judge, landlock, nodes, outside, patience, privileges, proof, ready, recover, split, welcome,
 };
 use nix::sys::signal::{SigSet, Signal};
 
@@ -42,6 +42,7 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     // Afterwards, no filter allows it.
     std::sync::LazyLock::force(&log::IS_JOURNAL);
     server::allow_descriptors(config.pools.len())?;
+    patience::judged(config.on_violation, |unprivileged| judge::host::judge(unprivileged, config))?;
     let (listener, service_manager) = outside::take(config)?;
     let mut host = host::inspect(config, directory::open_or_make, true)?;
     host::mark_and_wait(&mut host, config.on_violation);

@@ -51,8 +51,14 @@ pub struct Service {
 /// what operations work on, and where the frontend connects.
 ///
 /// # Errors
-/// A sentence when descriptors could be sent over connections.
+/// A sentence when it is not such a socket, or descriptors could be sent over connections to it.
 pub fn service(allowed_uid: u32, welcome: Welcome, state: State, listener: OwnedFd) -> Result<Service, String> {
+    if !socket::is_packet_listener(&listener) {
+        return Err(
+            "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket="
+                .to_owned(),
+        );
+    }
     match socket::refuse_descriptors(&listener) {
         Ok(()) | Err(SysError { errno: Errno::NOPROTOOPT, .. }) => {
             Ok(Service { state, welcome, allowed_uid, listener, counts: Counts::default() })

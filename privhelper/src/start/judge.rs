@@ -1,6 +1,7 @@
 //! Whether a directory is fit to be a pool, and what kind of one. A child of the start finds that out that has no capability
 //! any more: all that may hang if a filesystem does is done there, and what it says is values.
 
+pub mod host;
 pub mod marker;
 
 use std::os::fd::OwnedFd;
@@ -33,6 +34,17 @@ pub enum Said {
     Unfit(Why, Text),
 }
 
+impl From<Refusal> for Said {
+    fn from(refusal: Refusal) -> Self {
+        Self::Unfit(refusal.why, Text::new(refusal.to_string()))
+    }
+}
+
+/// Says something. Nobody is left to hear it if this fails.
+pub fn say(line: &OwnedFd, said: &Said) {
+    let _ = bulkhead_protocol::encode(said).map(|packet| packet::send(line, &packet, None));
+}
+
 /// What is to be known of a pool that can be served.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Fit {
@@ -63,10 +75,7 @@ pub fn judge(
     writes: bool,
     line: &OwnedFd,
 ) {
-    // Nobody is left to hear it if this fails.
-    let say = |said: Said| {
-        let _ = bulkhead_protocol::encode(&said).map(|packet| packet::send(line, &packet, None));
-    };
+    let say = |said: Said| say(line, &said);
     let marker = marker::read(directory);
     let uuid = marker.as_ref().ok().and_then(|marker| marker::uuid(&String::from_utf8_lossy(marker)).map(Text::new));
     uuid.map(Said::Uuid).into_iter().for_each(say);
@@ -80,10 +89,7 @@ pub fn judge(
         let _ = marker::touch(directory);
         let _ = file::sync(directory);
     }
-    say(match inspect(directory, config, mounts) {
-        Ok(fit) => Said::Fit(fit),
-        Err(refusal) => Said::Unfit(refusal.why, Text::new(refusal.to_string())),
-    });
+    say(inspect(directory, config, mounts).map_or_else(Said::from, Said::Fit));
 }
 
 /// Checks a pool, and changes nothing.

@@ -12,7 +12,7 @@ pub mod marker;
 mod mounts;
 pub mod nodes;
 pub mod outside;
-mod patience;
+pub mod patience;
 mod pool;
 pub mod privileges;
 pub mod proof;

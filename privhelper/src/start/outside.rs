@@ -100,11 +100,6 @@ fn take_passed() -> Result<Option<OwnedFd>, Refusal> {
     }
     let passed = socket::passed_by_service_manager()
         .map_err(|error| format!("cannot use the socket that systemd passes: {error}"))?;
-    if !socket::is_packet_listener(&passed) {
-        return Err(Why::Configuration.because(
-            "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket=",
-        ));
-    }
     Ok(Some(passed))
 }
 

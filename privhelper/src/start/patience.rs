@@ -7,8 +7,9 @@ use std::time::Duration;
 use caps::{CapSet, Capability};
 
 use super::filter::{self, OnViolation, Process};
+use super::judge::{Said, say};
 use super::landlock::{self, TO_LOOK};
-use super::privileges;
+use super::privileges::{self, Unprivileged};
 use super::refusal::Refusal;
 use crate::log;
 use crate::sys::capability::{allow, raise};
@@ -71,6 +72,30 @@ pub fn in_child(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Lets a child without any capability `judge`, and refuses what it refuses.
+///
+/// # Errors
+/// Its sentence, or one on what has failed.
+pub fn judged(
+    on_violation: OnViolation,
+    judge: impl FnOnce(&Unprivileged) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let needs = Needs { capabilities: &[], directory: None, on_violation };
+    let work = |line: &OwnedFd| {
+        let judged = privileges::give_up().and_then(|unprivileged| judge(&unprivileged));
+        judged.unwrap_or_else(|refusal| say(line, &refusal.into()));
+    };
+    let mut judged = Ok(());
+    let answers = in_child(LIMIT, needs, work, |packet| {
+        if let Ok(Said::Unfit(why, message)) = bulkhead_protocol::decode(packet) {
+            judged = Err(why.because(message.as_str()));
+        }
+    });
+    let failed = |error: SysError| format!("the process that judges the host fails: {error}");
+    answers.map_err(failed)?.map_err(|_| "the process that judges the host does not answer".to_owned())?;
+    judged
 }
 
 /// Confines the child, and does its work.

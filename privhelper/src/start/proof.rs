@@ -20,7 +20,7 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 /// # Errors
 /// A sentence that names the directory.
 pub fn prove(host: &Host, jail: &Jail) -> Result<(), Refusal> {
-    for ((outside, _), inside) in host.publish.iter().zip(&jail.publish) {
+    for (outside, inside) in host.publish.iter().zip(&jail.publish) {
         let shown = shown(&outside.path).to_string();
         let (appeared, went) =
             try_mount(&outside.descriptor, inside, &jail.nodes.0).map_err(|error| match error.errno {

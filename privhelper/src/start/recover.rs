@@ -19,6 +19,7 @@ use super::directory::Directory;
 use super::filter::OnViolation;
 use super::host::{Claims, Host};
 use super::jail::JailedPool;
+use super::judge::host::way;
 use super::mounts::{self, Mounts};
 use super::patience;
 use super::pool::{Candidate, HostPool};
@@ -33,7 +34,7 @@ use crate::state::{
     self, Attributes, Locks, Loops, Place, Placer, Pool, PoolConfig, PublishDirectory, Served, Sockets, State, Volumes,
 };
 use crate::sys::file::{self, FileId};
-use crate::sys::mountinfo::MountTable;
+use crate::sys::mountinfo::{Mount, MountTable};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Error as SysError, mount, random};
 use crate::threads;
@@ -57,7 +58,7 @@ struct Recovery {
 /// # Errors
 /// A sentence when it cannot be determined what is mounted or attached.
 pub fn recover(
-    _: &Unprivileged,
+    unprivileged: &Unprivileged,
     config: &Config,
     host: Host,
     split: Split,
@@ -71,9 +72,10 @@ pub fn recover(
     // Every pool is locked by now: no other helper adds to these.
     let mounts = mounts::read(&mut whole)?;
     let (mut ways, mut positions, mut publish_directories) = (Vec::new(), Vec::new(), Vec::new());
-    for (wanted, (outside, way)) in config.publish.iter().zip(publish) {
-        positions.push(outside.position(&mounts)?);
-        ways.push(way);
+    for (wanted, outside) in config.publish.iter().zip(publish) {
+        let position = outside.position(&mounts)?;
+        ways.push(way(unprivileged, &wanted.name, &outside.real_path, &position, &mounts)?);
+        positions.push(position);
         publish_directories.push(publish_directory(wanted, outside));
     }
     let mut unserved = BTreeMap::new();
@@ -153,7 +155,8 @@ fn missing(host: &Host, pools: &mut [Candidate<SplitPool>], waiting: Vec<OwnedFd
             let condition = refusal.to_string();
             let (name, directory) = (&pool.config.name, &pool.config.directory);
             log::error!("a pool is not served pool={name} kind={:?} condition={condition:?}", refusal.why);
-            missing.pools.push((directory.clone(), host.way_to(directory)));
+            let on_the_way = host.mounts.values().filter(|mount| directory.starts_with(&mount.point));
+            missing.pools.push((directory.clone(), on_the_way.map(Mount::identity).collect()));
         }
     }
     missing

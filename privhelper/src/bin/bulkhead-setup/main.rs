@@ -23,8 +23,9 @@ use std::process::ExitCode;
 
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
+use bulkhead_privhelper::start::privileges::Unprivileged;
 use bulkhead_privhelper::start::refusal::Refusal;
-use bulkhead_privhelper::start::{directory, host, jail, judge, marker, privileges, proof};
+use bulkhead_privhelper::start::{directory, host, jail, judge, marker, patience, privileges, proof};
 use bulkhead_privhelper::{SysError, file, walk};
 use bulkhead_protocol::{PoolName, QuotaMode};
 use caps::{CapSet, Capability};
@@ -74,7 +75,11 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
     match command.as_deref() {
         Some("init-pool") => init_pools(arguments),
         Some("check") => match config::parse(arguments)? {
-            Command::Serve(config) => Ok(check(&config)),
+            Command::Serve(config) => {
+                let doubts = |unprivileged: &Unprivileged| Ok(config.refuse_doubtful(unprivileged)?);
+                patience::judged(config.on_violation, doubts).map_err(|refusal| refusal.to_string())?;
+                Ok(check(&config))
+            }
             Command::Print(text) => print(&text),
         },
         Some("requota") => requota::requota(arguments),
@@ -148,7 +153,7 @@ fn check(config: &Config) -> bool {
         good &= result.is_ok();
     };
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    say("kernel", host::check_kernel(&release));
+    say("kernel", judge::host::check_kernel(&release));
     let mounts_images = config.pools.iter().any(|pool| pool.filesystems > 0);
     say("capabilities", check_capabilities(mounts_images).map_err(Refusal::from));
     if mounts_images {
