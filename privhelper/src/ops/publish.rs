@@ -6,7 +6,7 @@ use super::loops::{attached, record_numbers};
 use super::target::{content, is_gone, moved, published, shows, still_published};
 use super::use_first;
 use crate::bookkeeping::{check_number_of_targets, put_back};
-use crate::state::{Held, HeldTarget, Kind, apart, exists, in_use, invalid};
+use crate::state::{Held, HeldTarget, Kind, exists, in_use, invalid};
 
 /// Binds a directory volume, or the directory in a volume's mounted filesystem, to a target.
 pub fn bind_mount(held: Held<'_>, at: HeldTarget<'_>, flags: MountFlags, exclusive: bool) -> Result<Reply, Error> {
@@ -43,7 +43,7 @@ fn check_target(held: &Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<(), 
     at.directory.check(at.path, kind)?;
     held.state.host.check_joined(&at.directory.name)?;
     if held.known().is_some_and(|volume| volume.record.unused) {
-        held.state.placer.look(at.path, None, Some((held.id.clone(), kind)))?;
+        held.state.placer.look(at.path, Some((held.id.clone(), kind)))?;
     }
     Ok(())
 }
@@ -87,8 +87,7 @@ fn publish(mut held: Held<'_>, at: &HeldTarget<'_>, flags: MountFlags, exclusive
     }
     let bound = use_first(&mut held, |held| {
         let volume = held.known().ok_or_else(|| state.unknown(held.id))?;
-        let bound = state.placer.bind(held.id, content(volume), path, flags)?;
-        bound.ok_or_else(|| apart(Ok(()), &at.directory.name))
+        state.placer.bind(held.id, content(volume), path, flags)
     });
     let (source, proof) = bound.map_err(|error| match state.volumes.holder(path) {
         Some(holder) if error.kind == ErrorKind::AlreadyExists => {

@@ -158,10 +158,10 @@ impl Place {
     fn carry_out(&self, request: Request) -> Result<(Answer, Option<OwnedFd>), Failure> {
         let answer = match request {
             Request::Bind(volume, content, target, flags) => self.bind(&volume, &content, &target, flags)?,
-            Request::Unbind(target, shown, claims) => Answer::Unbound(self.unbind(&target, &shown, claims)?),
-            Request::Look(target, shown, to_publish) => {
-                Answer::Looked(self.look(&target, shown.as_ref(), to_publish.as_ref())?)
+            Request::Unbind(target, kind, expected, is_joined) => {
+                Answer::Is(self.unbind(&target, kind, expected, is_joined)?)
             }
+            Request::Look(target, to_publish) => Answer::Looked(self.look(&target, to_publish.as_ref())?),
             Request::IsGone(id) => Answer::Is(publish::is_mount_gone(id)),
             Request::IsMoved(name) => Answer::Is(self.below(&name)?.is_moved()),
             Request::Open(number, access) => return Ok((Answer::Done, Some(self.nodes.open(number, access)?))),

@@ -21,11 +21,11 @@ pub const MOST_QUOTAS: usize = 64;
 pub enum Request {
     /// Binding a volume's content to a target, which is made.
     Bind(VolumeId, Content, TargetPath, MountFlags),
-    /// Unmounting all that is a volume's at a target, and removing the target.
-    Unbind(TargetPath, Shown, Claims),
-    /// Looking at a target: for what belongs to this volume, if there is one; and if one is to be published there, whether
-    /// it may be.
-    Look(TargetPath, Option<Shown>, Option<(VolumeId, Kind)>),
+    /// Unmounting this at the target of a volume of this kind, if it is mounted there, and removing the target; and whether the
+    /// publish directory is joined to the host's, as far as the host's mount table says.
+    Unbind(TargetPath, Kind, Option<Found>, bool),
+    /// Looking at a target; and if this volume is to be published there, whether it may be.
+    Look(TargetPath, Option<(VolumeId, Kind)>),
     /// Whether a mount is gone.
     IsGone(NonZeroU64),
     /// Whether a publish directory was renamed or replaced since the start.
@@ -102,38 +102,6 @@ pub struct Content {
     pub device: Option<u32>,
 }
 
-/// By what a mount is known to be a volume's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
-    /// What would be bound.
-    pub content: Content,
-    /// What was bound there.
-    pub published: Option<FileId>,
-    /// What is known of one that cannot be inspected.
-    pub unreadable: Option<Unreadable>,
-}
-
-/// A mount that cannot be inspected: XFS fails statx(2) with `EIO` once it has shut down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Unreadable {
-    /// The pool has shut down. The id of its filesystem (`f_fsid`, statfs(2)) is still readable.
-    PoolShutDown,
-    /// By the host's mount table it is on this volume's device, or is not. It is not asked itself: any other filesystem may
-    /// be a tenant's own (fuse(4)), and never answer.
-    IsOnDevice(bool),
-    /// Nothing is.
-    Unknown,
-}
-
-/// What has to be so before a target is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claims {
-    /// What proves that the volume is not mounted elsewhere.
-    pub proof: Option<Proof>,
-    /// Whether the publish directory is joined to the host's, as far as the host's mount table says.
-    pub is_joined: bool,
-}
-
 /// What proves that a mount is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Proof {
@@ -151,8 +119,6 @@ pub enum Answer {
     Done,
     /// This was bound, which this will prove to be gone.
     Bound(FileId, Proof),
-    /// What became of a target.
-    Unbound(Unbound),
     /// What is at a target.
     Looked(Looked),
     /// Yes or no.
@@ -165,21 +131,6 @@ pub enum Answer {
     Filesystem(Option<Figures>),
     /// What is recorded, if anything is.
     Attribute(Option<UpTo<u8, LONGEST>>),
-}
-
-/// What became of a target from which a volume was to be unmounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Unbound {
-    /// Nothing of it is left there.
-    Done,
-    /// There is something else.
-    Other,
-    /// There is something that cannot be inspected.
-    Unreadable,
-    /// The volume is not there, and may be mounted elsewhere.
-    Moved,
-    /// Nothing is done where the host would not see it.
-    Apart,
 }
 
 /// What is at a target.
@@ -196,10 +147,10 @@ pub struct Looked {
 /// What is mounted at a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Found {
-    /// Its root, what will prove that it is gone, and whether it is the volume's that was asked about.
-    Seen(FileId, Proof, bool),
-    /// It cannot be inspected; whether it is the volume's, if that was asked and is known.
-    Unreadable(Option<bool>),
+    /// Its root, and what will prove that it is gone.
+    Seen(FileId, Proof),
+    /// It cannot be inspected: XFS fails statx(2) with `EIO` once it has shut down.
+    Unreadable,
 }
 
 /// What a mounted filesystem says of itself (statfs(2)).
@@ -275,6 +226,8 @@ pub enum Refusal {
     NotMounted,
     /// Under the volume's name is something else.
     Replaced,
+    /// Nothing is done where the host would not see it.
+    Apart,
 }
 
 impl From<Refusal> for Failure {

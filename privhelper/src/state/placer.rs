@@ -14,8 +14,8 @@ use crate::log;
 use crate::place::attributes::{Attribute, Part};
 use crate::place::kind::Kind;
 use crate::place::wire::{
-    Access, Answer, Claims, Command, Content, Failure, Figures, Looked, MOST_QUOTAS, OnFilesystem, Proof, Request,
-    Shown, Unbound,
+    Access, Answer, Command, Content, Failure, Figures, Found, Looked, MOST_QUOTAS, OnFilesystem, Proof, Refusal,
+    Request,
 };
 use crate::sys::file::FileId;
 use crate::sys::packet::Received;
@@ -37,42 +37,45 @@ impl Placer {
         Self { lines: Mutex::new(lines), directories }
     }
 
-    /// Binds a volume's content to a target, and returns what was bound, and what will prove that it is gone; `None` if the
-    /// publish directory was moved.
+    /// Binds a volume's content to a target, and returns what was bound, and what will prove that it is gone.
     pub fn bind(
         &self,
         volume: &VolumeId,
         content: Content,
         target: &TargetPath,
         flags: MountFlags,
-    ) -> Result<Option<(FileId, Proof)>, Error> {
+    ) -> Result<(FileId, Proof), Error> {
         match self.of_target(
             "publish at target",
             target,
             Request::Bind(volume.clone(), content, target.clone(), flags),
         )? {
-            Answer::Bound(source, proof) => Ok(Some((source, proof))),
-            Answer::Unbound(Unbound::Apart) => Ok(None),
+            Answer::Bound(source, proof) => Ok((source, proof)),
             other => unexpected(&other),
         }
     }
 
-    /// Unmounts what is a volume's at a target, and removes the target.
-    pub fn unbind(&self, target: &TargetPath, shown: Shown, claims: Claims) -> Result<Unbound, Error> {
-        match self.of_target("unmount target", target, Request::Unbind(target.clone(), shown, claims))? {
-            Answer::Unbound(unbound) => Ok(unbound),
-            other => unexpected(&other),
-        }
-    }
-
-    /// Looks at a target: for what is a volume's, if one is given; or whether one may be published there.
-    pub fn look(
+    /// Unmounts what was found at the target of a volume of this kind, and removes the target. Returns whether nothing is left
+    /// to be done, as far as the placer can say; `None` if the host would not see it.
+    pub fn unbind(
         &self,
         target: &TargetPath,
-        shown: Option<Shown>,
-        to_publish: Option<(VolumeId, Kind)>,
-    ) -> Result<Looked, Error> {
-        match self.of_target("inspect target", target, Request::Look(target.clone(), shown, to_publish))? {
+        kind: Kind,
+        found: Option<Found>,
+        is_joined: bool,
+    ) -> Result<Option<bool>, Error> {
+        let request = Request::Unbind(target.clone(), kind, found, is_joined);
+        match self.ask(&request) {
+            Ok((Answer::Is(is_done), _)) => Ok(Some(is_done)),
+            Ok((other, _)) => unexpected(&other),
+            Err(Failure::Refused(Refusal::Apart)) => Ok(None),
+            Err(failure) => Err(self.explained("unmount target", target, failure, &request)),
+        }
+    }
+
+    /// Looks at a target; and if this volume is to be published there, whether it may be.
+    pub fn look(&self, target: &TargetPath, to_publish: Option<(VolumeId, Kind)>) -> Result<Looked, Error> {
+        match self.of_target("inspect target", target, Request::Look(target.clone(), to_publish))? {
             Answer::Looked(looked) => Ok(looked),
             other => unexpected(&other),
         }
@@ -167,10 +170,14 @@ impl Placer {
     }
 
     fn of_target(&self, operation: &str, target: &TargetPath, request: Request) -> Result<Answer, Error> {
-        match self.ask(&request) {
-            Ok((answer, _)) => Ok(answer),
-            Err(Failure::Refused(refusal)) => Err(explain(refusal, &request, &self.directories)),
-            Err(failure) => Err(failed(operation, target, self.kernels(failure, &request))),
+        let answered = self.ask(&request).map(|(answer, _)| answer);
+        answered.map_err(|failure| self.explained(operation, target, failure, &request))
+    }
+
+    fn explained(&self, operation: &str, target: &TargetPath, failure: Failure, request: &Request) -> Error {
+        match failure {
+            Failure::Refused(refusal) => explain(refusal, request, &self.directories),
+            failure => failed(operation, target, self.kernels(failure, request)),
         }
     }
 
