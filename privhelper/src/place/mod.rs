@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Barrier};
 
-use bulkhead_protocol::{DriverName, MAX_PACKET, PoolName, PublishName, TargetPath};
+use bulkhead_protocol::{DriverName, MAX_PACKET, PoolName, PublishName, TargetPath, VolumeId};
 
 pub use below::Below;
 pub use devices::Nodes;
@@ -43,6 +43,9 @@ use crate::sys::packet::Received;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, packet};
 use crate::threads;
+
+/// An answer, and the descriptor that comes before it.
+type Answered = (Answer, Option<OwnedFd>);
 
 /// What the placer has.
 #[derive(Debug)]
@@ -155,7 +158,7 @@ impl Place {
         }
     }
 
-    fn carry_out(&self, request: Request) -> Result<(Answer, Option<OwnedFd>), Failure> {
+    fn carry_out(&self, request: Request) -> Result<Answered, Failure> {
         let answer = match request {
             Request::Bind(volume, content, target, flags) => self.bind(&volume, &content, &target, flags)?,
             Request::Unbind(target, kind, expected, is_joined) => {
@@ -177,7 +180,7 @@ impl Place {
                 }
                 quotas::set(&pool.directory, project, limits)?
             }
-            Request::Filesystem(pool, number, what) => self.on_filesystem(&pool, number, what)?,
+            Request::Filesystem(pool, number, what) => return self.on_filesystem(&pool, number, what),
             Request::Attribute(pool, part, attribute) => {
                 let found = attributes::get(part.open(&self.pool(&pool)?.directory)?, attribute)?;
                 let found = found.map(TryInto::try_into).transpose();
@@ -191,21 +194,22 @@ impl Place {
         Ok((answer, None))
     }
 
-    fn on_filesystem(&self, name: &PoolName, number: u32, what: OnFilesystem) -> Result<Answer, Failure> {
+    fn on_filesystem(&self, name: &PoolName, number: u32, what: OnFilesystem) -> Result<Answered, Failure> {
         let pool = self.pool(name)?;
         let mounting = pool.mounting()?;
-        let done = match what {
-            OnFilesystem::Look => return Ok(Answer::Filesystem(mounting.figures(number)?)),
+        let check = |volume: &VolumeId| self.check_device(volume, pool, Kind::Filesystem, number);
+        match what {
+            OnFilesystem::Look => return Ok((Answer::Filesystem(mounting.figures(number)?), None)),
             OnFilesystem::Mount(volume) => {
-                return mounting.mount(number, &volume, || self.check_device(&volume, pool, Kind::Filesystem, number));
+                return Ok((Answer::Done, mounting.begin_mount(number, || check(&volume))?));
             }
-            OnFilesystem::Work(Work::Mount(_)) => Err(SysError::of(Errno::INVAL)),
-            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode),
-            OnFilesystem::Work(work) => mounting.work(number, work),
-            OnFilesystem::Thaw => mounting.thaw(number),
-            OnFilesystem::Release => mounting.release(number),
-        };
-        Ok(done.map(|()| Answer::Done)?)
+            OnFilesystem::Work(Work::Mount(_)) => return Err(SysError::of(Errno::INVAL).into()),
+            OnFilesystem::Work(work) => return Ok((Answer::Done, Some(mounting.begin(number, work)?))),
+            OnFilesystem::Keep(volume) => mounting.keep(number, &volume, || check(&volume))?,
+            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode)?,
+            OnFilesystem::Release => mounting.release(number)?,
+        }
+        Ok((Answer::Done, None))
     }
 
     fn below(&self, name: &PublishName) -> Result<&Below, Refusal> {

@@ -1,5 +1,6 @@
 //! What the keeper asks the placer for, and what it is answered: values only. One packet each way, as on the frontend's
-//! socket; no descriptor goes in, and one may come out, that of a loop device, with a packet of its own before the answer.
+//! socket; no descriptor goes in, and one may come out, that of a loop device or of a line to a child of the mounter, with a packet of its own
+//! before the answer.
 
 use std::num::NonZeroU64;
 
@@ -77,14 +78,14 @@ pub enum Command {
 pub enum OnFilesystem {
     /// It is looked at.
     Look,
-    /// It is mounted, if it is that of this volume, and kept.
+    /// It is to be mounted, if it is that of this volume.
     Mount(VolumeId),
+    /// What was mounted is kept, if it is that of this volume.
+    Keep(VolumeId),
     /// It has the directory that is published, with this mode.
     Prepare(u16),
     /// Work of the mounter's.
     Work(Work),
-    /// It is thawed, unless whoever froze it has done so.
-    Thaw,
     /// It is not kept any more.
     Release,
 }
@@ -115,7 +116,7 @@ pub enum Proof {
 /// What the placer answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is done; a device that was asked for came before this.
+    /// It is done; a device that was asked for came before this, or a line on which to wait.
     Done,
     /// This was bound, which this will prove to be gone.
     Bound(FileId, Proof),

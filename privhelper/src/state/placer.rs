@@ -9,6 +9,7 @@ use bulkhead_protocol::{Error, MAX_PACKET, MountFlags, PoolName, PublishName, Ta
 
 use super::lock;
 use super::refusals::explain;
+use super::works::Works;
 use crate::errors::failed;
 use crate::log;
 use crate::place::attributes::{Attribute, Part};
@@ -29,12 +30,14 @@ pub struct Placer {
     lines: Mutex<Vec<OwnedFd>>,
     /// The publish directories, as seen on the host.
     directories: BTreeMap<PublishName, Text>,
+    /// What is done to filesystems in images, and takes long.
+    pub(super) works: Works,
 }
 
 impl Placer {
     /// The placer is at the other end of these lines, and has these publish directories.
     pub fn new(lines: Vec<OwnedFd>, directories: BTreeMap<PublishName, Text>) -> Self {
-        Self { lines: Mutex::new(lines), directories }
+        Self { lines: Mutex::new(lines), directories, works: Works::default() }
     }
 
     /// Binds a volume's content to a target, and returns what was bound, and what will prove that it is gone.
@@ -142,9 +145,11 @@ impl Placer {
         self.kernel(&Request::SetQuota(pool.clone(), project, limits)).map(drop)
     }
 
-    /// Does something about the filesystem on a loop device.
-    pub fn on_filesystem(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
-        self.kernel(&Request::Filesystem(pool.clone(), number, what)).map(drop)
+    /// Begins to do something about the filesystem on a loop device, and returns the line on which to wait for its end, if it
+    /// may take long.
+    pub(super) fn begin(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<Option<OwnedFd>> {
+        let request = Request::Filesystem(pool.clone(), number, what);
+        self.ask(&request).map(|(_, line)| line).map_err(|failure| self.kernels(failure, &request))
     }
 
     /// What the filesystem on a loop device says of itself; `None` if it is not mounted.

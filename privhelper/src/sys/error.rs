@@ -53,6 +53,11 @@ pub fn failed_with<T>(result: &Result<T, Error>, errno: Errno) -> bool {
     matches!(result, Err(error) if error.errno == errno)
 }
 
+/// The result of a call for which it is no error to fail with this one.
+pub fn unless(errno: Errno, result: Result<(), Error>) -> Result<(), Error> {
+    if failed_with(&result, errno) { Ok(()) } else { result }
+}
+
 /// Adds to an error which call has failed.
 pub trait Called<T>: Sized {
     /// It was given descriptors and numbers only, or a name that the caller has given.
