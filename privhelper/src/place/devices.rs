@@ -41,14 +41,14 @@ impl Nodes {
         let flags = if access == Access::Write { OFlags::RDWR } else { OFlags::RDONLY };
         if access != Access::Look {
             self.lasting(number)?;
-            let device = loopdevice::open_node(self.directory.as_fd(), &node_name(number), flags)?;
+            let device = file::open(&self.directory, &node_name(number), flags)?;
             // What it is bound to is not asked: anybody may have bound it, to what never answers.
             let is_bound = access == Access::Write && loopdevice::length(&device)? > 0;
             return if is_bound { Err(SysError::of(Errno::BUSY)) } else { Ok(device) };
         }
         let name = format!("look{}", self.looks.fetch_add(1, Relaxed));
         self.make(&name, number)?;
-        let device = loopdevice::open_node(self.directory.as_fd(), &name, flags);
+        let device = file::open(&self.directory, &*name, flags);
         // This can fail only if the node is already missing.
         let _ = file::remove(&self.directory, &*name);
         device

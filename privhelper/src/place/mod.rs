@@ -181,13 +181,14 @@ impl Place {
                 quotas::set(&pool.directory, project, limits)?
             }
             Request::Filesystem(pool, number, what) => return self.on_filesystem(&pool, number, what),
-            Request::Attribute(pool, part, attribute) => {
-                let found = attributes::get(part.open(&self.pool(&pool)?.directory)?, attribute)?;
+            Request::Attribute(pool, attribute, entry) => {
+                let file = attribute.open(&self.pool(&pool)?.directory, entry.as_str())?;
+                let found = attributes::get(file, attribute)?;
                 let found = found.map(TryInto::try_into).transpose();
                 Answer::Attribute(found.map_err(|_| SysError::of(Errno::RANGE))?)
             }
-            Request::SetAttribute(pool, part, attribute, value) => {
-                let file = part.open(&self.pool(&pool)?.directory)?;
+            Request::SetAttribute(pool, attribute, entry, value) => {
+                let file = attribute.open(&self.pool(&pool)?.directory, entry.as_str())?;
                 attributes::set(file, attribute, value.as_slice()).map(|()| Answer::Done)?
             }
         };

@@ -1,6 +1,6 @@
 use bulkhead_protocol::{MountFlags, Text};
 
-use super::attributes::{Attribute, Part};
+use super::attributes::Attribute;
 use super::wire::{Access, Command, Content, Found, Proof};
 use super::*;
 use crate::dispatch::tests::random::Random;
@@ -38,7 +38,6 @@ fn requests() -> Vec<Request> {
     let id = FileId { device: (8, 1), inode: 7 };
     let content = || Content { pool: pool(), kind: Kind::Directory, id, device: Some(0x8_0000) };
     let found = Found::Seen(id, Proof::Place(id));
-    let entry = || Part::Entry(Text::new("vol-a"));
     vec![
         Request::Bind(volume(), content(), target(), MountFlags::default()),
         Request::Unbind(target(), Kind::Directory, Some(found), true),
@@ -51,8 +50,8 @@ fn requests() -> Vec<Request> {
         Request::NextQuota(pool(), Look::Waiting, ProjectId(7)),
         Request::SetQuota(pool(), ProjectId(100_000), (1, 1)),
         Request::Filesystem(pool(), 0x8_0000, OnFilesystem::Work(Work::Sync)),
-        Request::Attribute(pool(), entry(), Attribute::Record),
-        Request::SetAttribute(pool(), Part::Marker, Attribute::Journal, vec![7].try_into().expect("one")),
+        Request::Attribute(pool(), Attribute::Record, Text::new("vol-a")),
+        Request::SetAttribute(pool(), Attribute::Journal, Text::default(), vec![7].try_into().expect("one")),
     ]
 }
 

@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use bulkhead_protocol::{MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use super::attributes::{Attribute, LONGEST, Part};
+use super::attributes::{Attribute, LONGEST};
 use super::kind::Kind;
 use crate::mounter::Work;
 use crate::sys::Error as SysError;
@@ -43,10 +43,10 @@ pub enum Request {
     SetQuota(PoolName, ProjectId, (u64, u64)),
     /// Something about the filesystem on a loop device.
     Filesystem(PoolName, u32, OnFilesystem),
-    /// What is recorded on a file of a pool.
-    Attribute(PoolName, Part, Attribute),
-    /// Recording something on a file of a pool.
-    SetAttribute(PoolName, Part, Attribute, UpTo<u8, LONGEST>),
+    /// What is recorded on the marker of a pool, or on its entry of that name.
+    Attribute(PoolName, Attribute, Text),
+    /// Recording something on one of these.
+    SetAttribute(PoolName, Attribute, Text, UpTo<u8, LONGEST>),
 }
 
 /// How a loop device is opened.

@@ -12,7 +12,7 @@ use super::refusals::explain;
 use super::works::Works;
 use crate::errors::failed;
 use crate::log;
-use crate::place::attributes::{Attribute, Part};
+use crate::place::attributes::Attribute;
 use crate::place::kind::Kind;
 use crate::place::wire::{
     Access, Answer, Command, Content, Failure, Figures, Found, Looked, MOST_QUOTAS, OnFilesystem, Proof, Refusal,
@@ -161,17 +161,17 @@ impl Placer {
     }
 
     /// What is recorded on a file of a pool; `None` if nothing is.
-    pub fn attribute(&self, pool: &PoolName, part: Part, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
-        match self.kernel(&Request::Attribute(pool.clone(), part, attribute))? {
+    pub fn attribute(&self, pool: &PoolName, entry: &str, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
+        match self.kernel(&Request::Attribute(pool.clone(), attribute, Text::new(entry)))? {
             Answer::Attribute(value) => Ok(value.map(UpTo::into_vec)),
             other => unexpected(&other),
         }
     }
 
     /// Records something on a file of a pool.
-    pub fn set_attribute(&self, pool: &PoolName, part: Part, attribute: Attribute, value: &[u8]) -> SysResult<()> {
+    pub fn set_attribute(&self, pool: &PoolName, entry: &str, attribute: Attribute, value: &[u8]) -> SysResult<()> {
         let value = value.to_vec().try_into().map_err(|_| SysError::of(Errno::RANGE))?;
-        self.kernel(&Request::SetAttribute(pool.clone(), part, attribute, value)).map(drop)
+        self.kernel(&Request::SetAttribute(pool.clone(), attribute, Text::new(entry), value)).map(drop)
     }
 
     fn of_target(&self, operation: &str, target: &TargetPath, request: Request) -> Result<Answer, Error> {

@@ -1,7 +1,7 @@
 //! Loop devices that earlier helpers have left. Only those with the helpers' own numbers are opened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
@@ -16,7 +16,7 @@ use crate::start::patience::{self, Needs};
 use crate::start::privileges::Unprivileged;
 use crate::start::refusal::Refusal;
 use crate::sys::file::{self, FileId};
-use crate::sys::{Errno, Error as SysError, loopcontrol, loopdevice, packet};
+use crate::sys::{Errno, Error as SysError, loopcontrol, packet};
 
 /// How long a device may take to answer after others have used up the time of all.
 const LEAST: Duration = Duration::from_millis(200);
@@ -115,7 +115,7 @@ pub fn look_at_devices(_: &Unprivileged, nodes: Nodes, on_violation: OnViolation
 }
 
 fn look(nodes: &OwnedFd, number: u32) -> Found {
-    let device = loopdevice::open_node(nodes.as_fd(), &nodes::name(number), OFlags::RDONLY);
+    let device = file::open(nodes, &*nodes::name(number), OFlags::RDONLY);
     match device.and_then(loopcontrol::binding) {
         Ok(found) => {
             let image = (found.image.device, found.image.inode);
