@@ -49,8 +49,22 @@ pub struct Service {
 
 /// Returns what serves connections: the only user that may connect, the answer to a hello with the highest version,
 /// what operations work on, and where the frontend connects.
-pub fn service(allowed_uid: u32, welcome: Welcome, state: State, listener: OwnedFd) -> Service {
-    Service { state, welcome, allowed_uid, listener, counts: Counts::default() }
+///
+/// # Errors
+/// A sentence when it is not such a socket, or descriptors could be sent over connections to it.
+pub fn service(allowed_uid: u32, welcome: Welcome, state: State, listener: OwnedFd) -> Result<Service, String> {
+    if !socket::is_packet_listener(&listener) {
+        return Err(
+            "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket="
+                .to_owned(),
+        );
+    }
+    match socket::refuse_descriptors(&listener) {
+        Ok(()) | Err(SysError { errno: Errno::NOPROTOOPT, .. }) => {
+            Ok(Service { state, welcome, allowed_uid, listener, counts: Counts::default() })
+        }
+        Err(error) => Err(format!("cannot refuse descriptors on the helper's socket: {error}")),
+    }
 }
 
 /// How connections stand.

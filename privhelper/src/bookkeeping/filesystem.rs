@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Bytes, Inodes, PoolName};
 use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 
 use super::cached::Cached;
 use super::release::Emptied;
@@ -14,7 +15,7 @@ use super::room::{Measured, Occupied, ProjectIds, Space, notes};
 use crate::state::{InProgress, Kind, Placer, Pool, Volumes, layout, lock};
 use crate::sys::quota::{Look, ProjectId, ProjectQuota};
 use crate::sys::quotastate::Enforcement;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, process, quotastate};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, quotastate, random};
 
 /// The first of the project ids that the kubelet itself uses (its fsquota package).
 pub const KUBELET_PROJECTS: u32 = 1_048_577;
@@ -60,7 +61,7 @@ pub struct Facts {
 }
 
 /// What a filesystem had in use when its pool was empty, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Overhead {
     /// How much.
     pub bytes: u64,
@@ -101,7 +102,7 @@ impl Filesystem {
     /// A filesystem, given one of its directories, and who reads and sets quotas in the pool that has it.
     pub fn new(root: OwnedFd, placer: (Arc<Placer>, PoolName), facts: Facts, claim: Option<OwnedFd>) -> Self {
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Mutex::new(Ok(Strays::default())));
-        let projects = ProjectIds::new(facts.project_ids, process::random().unwrap_or_default());
+        let projects = ProjectIds::new(facts.project_ids, random::number().unwrap_or_default());
         let (searching, in_progress, allocating) = (Mutex::default(), InProgress::default(), Mutex::default());
         Self { root, placer, facts, _claim: claim, projects, capacity, strays, searching, in_progress, allocating }
     }

@@ -142,7 +142,7 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
         Kind::Snapshot => false,
         Kind::Block => {
             let number = volume.device.map(|device| (MAJOR, device.number()));
-            let looked = state.placer.look(target, None, None).map_err(or_absent)?;
+            let looked = state.placer.look(target, None).map_err(or_absent)?;
             looked.device.is_some() && looked.device == number
         }
     };

@@ -382,7 +382,7 @@ impl<'a> Mounted<'a> {
         if !self.is_noted_frozen()? {
             return Ok(());
         }
-        match self.ask(OnFilesystem::Thaw) {
+        match self.state.placer.thaw(&self.pool.config.name, self.number) {
             // It is not frozen.
             Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => self.note_frozen(false),
             failed => failed,

@@ -6,7 +6,7 @@ use super::loops::{attached, lend};
 use super::target::{is_gone, moved, published, shows, still_published};
 use super::use_first;
 use crate::bookkeeping::{check_number_of_targets, put_back};
-use crate::state::{Held, HeldTarget, Joined, Kind, Lent, apart, exists, in_use, invalid};
+use crate::state::{Held, HeldTarget, Joined, Kind, Lent, exists, in_use, invalid};
 
 /// Binds a directory volume, or the directory in a volume's mounted filesystem, to a target.
 pub fn bind_mount(held: Held<'_>, at: HeldTarget<'_>, flags: MountFlags, exclusive: bool) -> Result<Reply, Error> {
@@ -43,7 +43,7 @@ fn check_target<'a>(held: &Held<'_>, at: &'a HeldTarget<'_>, kind: Kind) -> Resu
     at.directory.check(at.path, kind)?;
     let joined = at.joined(&held.state.host)?;
     if held.known().is_some_and(|volume| volume.record.unused) {
-        held.state.placer.look(at.path, None, Some((held.id.clone(), kind)))?;
+        held.state.placer.look(at.path, Some((held.id.clone(), kind)))?;
     }
     Ok(joined)
 }
@@ -94,8 +94,7 @@ fn publish(
     }
     let bound = use_first(&mut held, |held| {
         let volume = held.known().ok_or_else(|| state.unknown(held.id))?;
-        let bound = state.placer.bind((held.id, volume), node, joined, flags)?;
-        bound.ok_or_else(|| apart(Ok(()), &at.directory.name))
+        state.placer.bind((held.id, volume), node, joined, flags)
     });
     let (source, proof) = bound.map_err(|error| match state.volumes.holder(path) {
         Some(holder) if error.kind == ErrorKind::AlreadyExists => {

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use super::wire::{Access, Command};
 use crate::sys::capability::raise;
 use crate::sys::loopdevice::{self, OURS};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, unless};
 
 /// The tmpfs with the nodes.
 #[derive(Debug)]
@@ -41,14 +41,14 @@ impl Nodes {
         let flags = if access == Access::Write { OFlags::RDWR } else { OFlags::RDONLY };
         if access != Access::Look {
             self.lasting(number)?;
-            let device = loopdevice::open_node(self.directory.as_fd(), &node_name(number), flags)?;
+            let device = file::open(&self.directory, &node_name(number), flags)?;
             // What it is bound to is not asked: anybody may have bound it, to what never answers.
             let is_bound = access == Access::Write && loopdevice::length(&device)? > 0;
             return if is_bound { Err(SysError::of(Errno::BUSY)) } else { Ok(device) };
         }
         let name = format!("look{}", self.looks.fetch_add(1, Relaxed));
         self.make(&name, number)?;
-        let device = loopdevice::open_node(self.directory.as_fd(), &name, flags);
+        let device = file::open(&self.directory, &*name, flags);
         // This can fail only if the node is already missing.
         let _ = file::remove(&self.directory, &*name);
         device
@@ -56,19 +56,14 @@ impl Nodes {
 
     /// The node of a device, to be bound to a target.
     pub fn lasting(&self, number: u32) -> SysResult<OwnedFd> {
-        match self.make(&node_name(number), number) {
-            Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => file::open_entry(&self.directory, &node_name(number)),
-            Err(error) => Err(error),
-        }
+        unless(Errno::EXIST, self.make(&node_name(number), number))?;
+        file::open_entry(&self.directory, &node_name(number))
     }
 
     /// Does something to a device.
     pub fn command(&self, number: u32, command: Command) -> SysResult<()> {
         if command == Command::Forget {
-            return match file::remove(&self.directory, &*node_name(number)) {
-                Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
-                removed => removed,
-            };
+            return unless(Errno::NOENT, file::remove(&self.directory, &*node_name(number)));
         }
         let device = self.open(number, Access::Look)?;
         // Another helper's is bound to an image elsewhere. Where an image is out of reach, nobody can say whose it is.
@@ -83,12 +78,6 @@ impl Nodes {
             Command::Refresh => loopdevice::refresh_capacity(&device),
             Command::Forget => Ok(()),
         }
-    }
-
-    /// Returns whether a device is bound to nothing: its node shows nothing then.
-    pub fn is_vacant(&self, number: u32) -> bool {
-        let image = self.open(number, Access::Look).and_then(loopdevice::image_of);
-        matches!(image, Err(SysError { errno: Errno::NXIO, .. }))
     }
 
     fn make(&self, name: &str, number: u32) -> SysResult<()> {
@@ -120,7 +109,6 @@ mod tests {
             for command in [Command::SetReadOnly(true), Command::TakeBack, Command::Refresh] {
                 assert_eq!(nodes.command(number, command), refused);
             }
-            assert!(!nodes.is_vacant(number));
         }
     }
 }

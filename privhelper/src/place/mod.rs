@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Barrier};
 
-use bulkhead_protocol::{DriverName, MAX_PACKET, PoolName, PublishName, TargetPath};
+use bulkhead_protocol::{DriverName, MAX_PACKET, PoolName, PublishName, TargetPath, VolumeId};
 
 pub use below::Below;
 pub use devices::Nodes;
@@ -43,6 +43,9 @@ use crate::sys::packet::Received;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, packet};
 use crate::threads;
+
+/// An answer, and the descriptor that comes before it.
+type Answered = (Answer, Option<OwnedFd>);
 
 /// What the placer has.
 #[derive(Debug)]
@@ -155,13 +158,13 @@ impl Place {
         }
     }
 
-    fn carry_out(&self, request: Request) -> Result<(Answer, Option<OwnedFd>), Failure> {
+    fn carry_out(&self, request: Request) -> Result<Answered, Failure> {
         let answer = match request {
             Request::Bind(volume, content, target, flags) => self.bind(&volume, &content, &target, flags)?,
-            Request::Unbind(target, shown, claims) => Answer::Unbound(self.unbind(&target, &shown, claims)?),
-            Request::Look(target, shown, to_publish) => {
-                Answer::Looked(self.look(&target, shown.as_ref(), to_publish.as_ref())?)
+            Request::Unbind(target, kind, expected, is_joined) => {
+                Answer::Is(self.unbind(&target, kind, expected, is_joined)?)
             }
+            Request::Look(target, to_publish) => Answer::Looked(self.look(&target, to_publish.as_ref())?),
             Request::IsGone(id) => Answer::Is(publish::is_mount_gone(id)),
             Request::IsMoved(name) => Answer::Is(self.below(&name)?.is_moved()),
             Request::Open(number, access) => return Ok((Answer::Done, Some(self.nodes.open(number, access)?))),
@@ -177,35 +180,37 @@ impl Place {
                 }
                 quotas::set(&pool.directory, project, limits)?
             }
-            Request::Filesystem(pool, number, what) => self.on_filesystem(&pool, number, what)?,
-            Request::Attribute(pool, part, attribute) => {
-                let found = attributes::get(part.open(&self.pool(&pool)?.directory)?, attribute)?;
+            Request::Filesystem(pool, number, what) => return self.on_filesystem(&pool, number, what),
+            Request::Attribute(pool, attribute, entry) => {
+                let file = attribute.open(&self.pool(&pool)?.directory, entry.as_str())?;
+                let found = attributes::get(file, attribute)?;
                 let found = found.map(TryInto::try_into).transpose();
                 Answer::Attribute(found.map_err(|_| SysError::of(Errno::RANGE))?)
             }
-            Request::SetAttribute(pool, part, attribute, value) => {
-                let file = part.open(&self.pool(&pool)?.directory)?;
+            Request::SetAttribute(pool, attribute, entry, value) => {
+                let file = attribute.open(&self.pool(&pool)?.directory, entry.as_str())?;
                 attributes::set(file, attribute, value.as_slice()).map(|()| Answer::Done)?
             }
         };
         Ok((answer, None))
     }
 
-    fn on_filesystem(&self, name: &PoolName, number: u32, what: OnFilesystem) -> Result<Answer, Failure> {
+    fn on_filesystem(&self, name: &PoolName, number: u32, what: OnFilesystem) -> Result<Answered, Failure> {
         let pool = self.pool(name)?;
         let mounting = pool.mounting()?;
-        let done = match what {
-            OnFilesystem::Look => return Ok(Answer::Filesystem(mounting.figures(number)?)),
+        let check = |volume: &VolumeId| self.check_device(volume, pool, Kind::Filesystem, number);
+        match what {
+            OnFilesystem::Look => return Ok((Answer::Filesystem(mounting.figures(number)?), None)),
             OnFilesystem::Mount(volume) => {
-                return mounting.mount(number, &volume, || self.check_device(&volume, pool, Kind::Filesystem, number));
+                return Ok((Answer::Done, mounting.begin_mount(number, || check(&volume))?));
             }
-            OnFilesystem::Work(Work::Mount(_)) => Err(SysError::of(Errno::INVAL)),
-            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode),
-            OnFilesystem::Work(work) => mounting.work(number, work),
-            OnFilesystem::Thaw => mounting.thaw(number),
-            OnFilesystem::Release => mounting.release(number),
-        };
-        Ok(done.map(|()| Answer::Done)?)
+            OnFilesystem::Work(Work::Mount(_)) => return Err(SysError::of(Errno::INVAL).into()),
+            OnFilesystem::Work(work) => return Ok((Answer::Done, Some(mounting.begin(number, work)?))),
+            OnFilesystem::Keep(volume) => mounting.keep(number, &volume, || check(&volume))?,
+            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode)?,
+            OnFilesystem::Release => mounting.release(number)?,
+        }
+        Ok((Answer::Done, None))
     }
 
     fn below(&self, name: &PublishName) -> Result<&Below, Refusal> {

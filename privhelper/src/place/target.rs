@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Mode};
 
 use super::below::Below;
 use super::kind::Kind;
-use super::wire::{Failure, Proof, Refusal};
+use super::wire::{Failure, Found, Proof, Refusal};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::mount::{self, MountAttrFlags};
@@ -78,6 +78,15 @@ impl<'a> Target<'a> {
     /// The id of the filesystem of what is mounted at the target (`f_fsid`).
     pub fn filesystem_id(&self) -> SysResult<u64> {
         file::open_entry(&self.parent, self.name).and_then(file::filesystem_id)
+    }
+
+    /// What the keeper is told of a mount at the target.
+    pub fn found(&self, mount: Option<Mounted>) -> SysResult<Option<Found>> {
+        Ok(match mount {
+            None => None,
+            Some(Mounted::Unreadable) => Some(Found::Unreadable),
+            Some(Mounted::Seen(status)) => Some(Found::Seen(status.id, proof(self.unique_id()?, self.parent_id()?))),
+        })
     }
 
     /// The id of the mount at the target that is never reused, on kernels that have one.
@@ -151,7 +160,7 @@ impl<'a> Target<'a> {
 
 /// Returns what will prove that a mount in this directory is gone. Its id does only if the kernel can be asked for it:
 /// the filter of a service manager may be older than statmount(2).
-pub fn proof(unique: Option<NonZeroU64>, parent: FileId) -> Proof {
+fn proof(unique: Option<NonZeroU64>, parent: FileId) -> Proof {
     let is_found = |id: &NonZeroU64| matches!(mount::find(*id), Ok(()) | Err(SysError { errno: Errno::OVERFLOW, .. }));
     unique.filter(is_found).map_or(Proof::Place(parent), Proof::Id)
 }

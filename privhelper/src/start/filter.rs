@@ -298,7 +298,7 @@ pub const MOUNTER: &[Row] = &[
     Row(&[libc::SYS_close_range], &[Arg(0, Ge, 3)], "the child has nothing but that line"),
 ];
 
-/// What only a child of the start may call, to look, to make nodes in its own root, and to set an attribute.
+/// What only a child of the start may call, to look and to set an attribute.
 pub const CHILD: &[Row] = &[
     Row(
         &[libc::SYS_openat],
@@ -307,14 +307,12 @@ pub const CHILD: &[Row] = &[
     ),
     Row(&[libc::SYS_openat2, libc::SYS_read], &[], "its marker; a device"),
     Row(&[libc::SYS_getdents64, libc::SYS_lseek], &[], "the names of its volumes"),
-    Row(&[libc::SYS_fsetxattr, libc::SYS_fsync], &[], "whether its filesystem can write"),
+    Row(&[libc::SYS_utimensat, libc::SYS_fsync], &[], "whether its filesystem can write"),
+    Row(&[libc::SYS_statx, libc::SYS_fstatfs], &[], "what its filesystem is"),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quotastate::GET_XFS_STATE)], "whether limits are enforced"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSGETXATTR)], "the project that it is in"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GEOMETRY)], "whether its files can share blocks"),
     Row(&[libc::SYS_flock], &[], "whether another helper has it"),
-    Row(
-        &[libc::SYS_mknodat],
-        &[Arg(2, masked(libc::S_IFMT), libc::S_IFBLK), Arg(3, masked(OUR_NODES), 0x8000_0700)],
-        "nodes of loop devices whose numbers are the helpers' own",
-    ),
-    Row(&[libc::SYS_unlinkat], &[], "the same are removed"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_GET_STATUS64)], "what a device is bound to"),
 ];
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use caps::{CapSet, Capability};
 
 use super::filter::{self, OnViolation, Process};
-use super::jail::Jail;
-use super::privileges;
+use super::judge::{Said, say};
+use super::landlock::{self, TO_LOOK};
+use super::privileges::{self, Unprivileged};
 use super::refusal::Refusal;
 use crate::log;
 use crate::sys::capability::{allow, raise};
@@ -25,11 +26,11 @@ const DONE: &[u8] = &[0];
 /// What a child keeps. It may outlive this process, and not even a kill ends it while it hangs: what it had besides would be
 /// kept with it.
 #[derive(Clone, Copy, Debug)]
-pub struct Needs {
+pub struct Needs<'a> {
     /// The capabilities that are effective in it, as far as this process has them.
     pub capabilities: &'static [Capability],
-    /// What becomes its root, with namespaces of its own; without any it is where this process is.
-    pub root: Option<&'static str>,
+    /// What it opens everything below, as far as Landlock can see to that; without any it is where this process is.
+    pub directory: Option<&'a OwnedFd>,
     /// What its filter of system calls does.
     pub on_violation: OnViolation,
 }
@@ -42,7 +43,7 @@ pub struct Needs {
 /// it ends before it is done.
 pub fn in_child(
     limit: Duration,
-    needs: Needs,
+    needs: Needs<'_>,
     work: impl FnOnce(&OwnedFd),
     mut receive: impl FnMut(&[u8]),
 ) -> SysResult<Result<(), OwnedFd>> {
@@ -73,16 +74,43 @@ pub fn in_child(
     }
 }
 
+/// Lets a child without any capability `judge`, and refuses what it refuses.
+///
+/// # Errors
+/// Its sentence, or one on what has failed.
+pub fn judged(
+    on_violation: OnViolation,
+    judge: impl FnOnce(&Unprivileged) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let needs = Needs { capabilities: &[], directory: None, on_violation };
+    let work = |line: &OwnedFd| {
+        let judged = privileges::give_up().and_then(|unprivileged| judge(&unprivileged));
+        judged.unwrap_or_else(|refusal| say(line, &refusal.into()));
+    };
+    let mut judged = Ok(());
+    let answers = in_child(LIMIT, needs, work, |packet| {
+        if let Ok(Said::Unfit(why, message)) = bulkhead_protocol::decode(packet) {
+            judged = Err(why.because(message.as_str()));
+        }
+    });
+    let failed = |error: SysError| format!("the process that judges the host fails: {error}");
+    answers.map_err(failed)?.map_err(|_| "the process that judges the host does not answer".to_owned())?;
+    judged
+}
+
 /// Confines the child, and does its work.
-fn carry_out(needs: Needs, line: &OwnedFd, work: impl FnOnce(&OwnedFd)) -> Result<(), Refusal> {
+fn carry_out(needs: Needs<'_>, line: &OwnedFd, work: impl FnOnce(&OwnedFd)) -> Result<(), Refusal> {
     let fail = |what: &'static str| move |error: SysError| format!("cannot {what}: {error}");
-    needs.root.map_or(Ok(()), Jail::enter_place).map_err(fail("leave the jail for a place of its own"))?;
     // What is closed here still has owners in this copy of the memory.
-    socket::close_all_but(&[line.as_fd()]).map_err(fail("close the other descriptors"))?;
+    let kept: Vec<_> = [line].into_iter().chain(needs.directory).map(AsFd::as_fd).collect();
+    socket::close_all_but(&kept).map_err(fail("close the other descriptors"))?;
     let permitted = caps::read(None, CapSet::Permitted).map_err(|_| Errno::PERM).by("capget");
     let permitted = permitted.map_err(fail("read its capabilities"))?;
     let kept: Vec<_> = needs.capabilities.iter().copied().filter(|one| permitted.contains(one)).collect();
     privileges::drop_all_but(&kept)?;
+    if let Some(directory) = needs.directory {
+        landlock::confine(Process::Child, &[(directory, TO_LOOK)])?;
+    }
     filter::install(Process::Child, needs.on_violation)?;
     let _allowed = allow(needs.capabilities);
     let raised = kept.iter().map(|one| raise(*one)).collect::<SysResult<Vec<_>>>();

@@ -27,6 +27,36 @@ pub fn drop_all_but(keep: &[Capability]) -> Result<(), Refusal> {
     verify(keep).map_err(|what| Why::NotConfined.because(unlike(what)))
 }
 
+/// The proof that a process has no capability any more: what only the keeper does asks for it.
+#[derive(Debug)]
+pub struct Unprivileged(());
+
+#[cfg(test)]
+impl Unprivileged {
+    /// Tests run whatever they have.
+    pub fn in_a_test() -> Self {
+        Self(())
+    }
+}
+
+/// Leaves the calling thread no capability, as [`drop_all_but`].
+///
+/// # Errors
+/// A sentence on what could not be dropped, or is still there.
+pub fn drop_all() -> Result<Unprivileged, Refusal> {
+    drop_all_but(KEEPER).map(|()| Unprivileged(()))
+}
+
+/// Gives up what [`drop_all_but`] has left the calling thread.
+///
+/// # Errors
+/// A sentence when that fails.
+pub fn give_up() -> Result<Unprivileged, Refusal> {
+    let clear = |set| caps::clear(None, set).map_err(|error| format!("cannot give up capabilities: {error}"));
+    clear(CapSet::Effective).and_then(|()| clear(CapSet::Permitted))?;
+    Ok(Unprivileged(()))
+}
+
 /// Makes the process another user's, which changes nothing about its capabilities yet.
 ///
 /// # Errors

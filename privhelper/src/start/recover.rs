@@ -19,9 +19,11 @@ use super::directory::Directory;
 use super::filter::OnViolation;
 use super::host::{Claims, Host};
 use super::jail::JailedPool;
+use super::judge::host::way;
 use super::mounts::{self, Mounts};
 use super::patience;
 use super::pool::{Candidate, HostPool};
+use super::privileges::Unprivileged;
 use super::refusal::Refusal;
 use super::split::{Split, SplitPool};
 use crate::bookkeeping::{Deletions, Facts, Filesystem, Missing};
@@ -33,9 +35,9 @@ use crate::state::{
     State,
 };
 use crate::sys::file::{self, FileId};
-use crate::sys::mountinfo::MountTable;
+use crate::sys::mountinfo::{Mount, MountTable};
 use crate::sys::quota::ProjectId;
-use crate::sys::{Error as SysError, mount, process};
+use crate::sys::{Error as SysError, mount, random};
 use crate::threads;
 
 /// What is known, what is missing, and the table that shows when that appears.
@@ -64,7 +66,13 @@ struct Recovery {
 ///
 /// # Errors
 /// A sentence when it cannot be determined what is mounted or attached.
-pub fn recover(config: &Config, host: Host, split: Split, mut devices: Devices) -> Result<Recovered, Refusal> {
+pub fn recover(
+    unprivileged: &Unprivileged,
+    config: &Config,
+    host: Host,
+    split: Split,
+    mut devices: Devices,
+) -> Result<Recovered, Refusal> {
     let Split { mut pools, sockets, nodes, lines, watch } = split;
     let silent = devices.silent();
     let waiting = std::mem::take(&mut devices.waiting).into_iter().chain([watch]);
@@ -73,9 +81,10 @@ pub fn recover(config: &Config, host: Host, split: Split, mut devices: Devices) 
     // Every pool is locked by now: no other helper adds to these.
     let mounts = mounts::read(&mut whole)?;
     let (mut ways, mut positions, mut publish_directories) = (Vec::new(), Vec::new(), Vec::new());
-    for (wanted, (outside, way)) in config.publish.iter().zip(publish) {
-        positions.push(outside.position(&mounts)?);
-        ways.push(way);
+    for (wanted, outside) in config.publish.iter().zip(publish) {
+        let position = outside.position(&mounts)?;
+        ways.push(way(unprivileged, &wanted.name, &outside.real_path, &position, &mounts)?);
+        positions.push(position);
         publish_directories.push(publish_directory(wanted, outside));
     }
     let mut unserved = BTreeMap::new();
@@ -153,7 +162,7 @@ fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, Refusal> {
     }
     // A pool that is not served may have a higher note than the others.
     if used.is_none() || pools.iter().any(|pool| pool.state.is_err()) {
-        let random = process::random().map_err(|error| format!("cannot get a random number: {error}"))?;
+        let random = random::number().map_err(|error| format!("cannot get a random number: {error}"))?;
         used = Some(used.unwrap_or_default().saturating_add(random.into()));
     }
     let used = used.unwrap_or_default();
@@ -172,7 +181,8 @@ fn missing(host: &Host, pools: &mut [Candidate<SplitPool>], waiting: Vec<OwnedFd
             let condition = refusal.to_string();
             let (name, directory) = (&pool.config.name, &pool.config.directory);
             log::error!("a pool is not served pool={name} kind={:?} condition={condition:?}", refusal.why);
-            missing.pools.push((directory.clone(), host.way_to(directory)));
+            let on_the_way = host.mounts.values().filter(|mount| directory.starts_with(&mount.point));
+            missing.pools.push((directory.clone(), on_the_way.map(Mount::identity).collect()));
         }
     }
     missing
@@ -220,7 +230,7 @@ fn serve(
         let place = Place { device, inner, outside, is_unmounted: AtomicBool::default(), copy };
         let filesystem = Arc::clone(filesystem);
         let filesystem = (filesystem, Attributes::new(Arc::clone(placer), config.name.clone()));
-        let served = Served::new((directory, marker), filesystem, place, host.inherited);
+        let served = Served::new((directory, marker), filesystem, place, host.fit.inherited);
         // A helper that was killed may not have synced what it changed, and this one answers as if it had.
         served.sync_all().map_err(|error| format!("it cannot be synced to disk: {error}"))?;
         served.recorded_numbers().map_err(|error| format!("its marker cannot be read: {error}"))?;
@@ -237,11 +247,11 @@ fn serve(
 fn facts_of(device: (u32, u32), config: &Config, quota: QuotaMode, host: &HostPool) -> Facts {
     Facts {
         device,
-        is_xfs: host.is_xfs,
+        is_xfs: host.fit.is_xfs,
         project_ids: config.project_ids,
         counts_projects: quota == QuotaMode::Enforced,
-        is_whole_pool: host.is_whole,
-        overhead: host.marker.as_ref().and_then(|marker| marker.overhead),
-        shares_blocks: host.shares_blocks,
+        is_whole_pool: host.fit.is_whole,
+        overhead: host.fit.overhead,
+        shares_blocks: host.fit.shares_blocks,
     }
 }

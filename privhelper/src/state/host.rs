@@ -66,7 +66,7 @@ impl Host {
             Some(Objection::Mounted(point)) => {
                 Err(in_use(format!("volume {id} is mounted at {}; unmount it there", shown(&point))))
             }
-            Some(Objection::Apart(apart)) => Err(refusal(&apart)),
+            Some(Objection::Apart((directory, cause))) => Err(refusal(directory, cause)),
             None => Ok(()),
         }
     }
@@ -93,7 +93,7 @@ impl Host {
         let looks = looks.map_err(|error| failed("look at the host's mount of publish directory", name, error))?;
         let known = || self.apart().filter(|(apart, _)| apart == name);
         let own = looks.iter().find_map(Look::own_mount).map(|cause| (name.clone(), cause));
-        own.or_else(known).map_or(Ok(()), |apart| Err(refusal(&apart)))
+        own.or_else(known).map_or(Ok(()), |(directory, cause)| Err(refusal(directory, cause)))
     }
 
     /// The publish directory that was apart from the host when all mounts were last asked for, if one was.

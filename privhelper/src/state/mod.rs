@@ -32,6 +32,7 @@ mod sockets;
 mod targets;
 mod volumes;
 mod ways;
+mod works;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

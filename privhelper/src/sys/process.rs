@@ -53,13 +53,6 @@ pub fn become_user(user: u32) -> Result<()> {
     rustix::thread::set_thread_res_uid(uid, uid, uid).by("setresuid")
 }
 
-/// A random number.
-pub fn random() -> Result<u32> {
-    let mut bytes = [0; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).by("getrandom")?;
-    Ok(u32::from_ne_bytes(bytes))
-}
-
 /// Raises the limit on open descriptors as far as that is allowed, to at least `number`; `PERM` when the service manager does not allow that many.
 pub fn allow_descriptors(number: u64) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);

@@ -28,8 +28,10 @@ pub const FREEZE: u32 = 0xc004_5877;
 /// See [`FREEZE`].
 pub const THAW: u32 = 0xc004_5878;
 
-/// `XFS_IOC_FSGEOMETRY` (ioctl_xfs_fsgeometry(2), Linux 5.2), and where its flags are in the 64 words that it fills in.
-const GEOMETRY: (u32, usize) = (0x8100_587e, 23);
+/// `XFS_IOC_FSGEOMETRY` (ioctl_xfs_fsgeometry(2), Linux 5.2).
+pub const GEOMETRY: u32 = 0x8100_587e;
+/// Where its flags are in the 64 words that it fills in.
+const GEOMETRY_FLAGS: usize = 23;
 /// `XFS_FSOP_GEOM_FLAGS_REFLINK`: files can share blocks.
 const REFLINK: u32 = 1 << 20;
 
@@ -67,12 +69,11 @@ pub fn checked_mount(mount: OwnedFd, number: u32) -> Result<Option<Flagged>> {
 
 /// Returns whether files can share blocks on a mounted filesystem, of which a directory is open for reading.
 pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
-    let (request, flags) = GEOMETRY;
     let mut geometry = [0_u32; 64];
     // SAFETY: the kernel writes one `struct xfs_fsop_geom`, of 256 bytes, to `geometry`, which outlives the call.
-    let returned = unsafe { libc::ioctl(raw_fd(directory), request as Request, geometry.as_mut_ptr()) };
+    let returned = unsafe { libc::ioctl(raw_fd(directory), GEOMETRY as Request, geometry.as_mut_ptr()) };
     checked(returned, "XFS_IOC_FSGEOMETRY")?;
-    Ok(geometry.get(flags).is_some_and(|flags| flags & REFLINK != 0))
+    Ok(geometry.get(GEOMETRY_FLAGS).is_some_and(|flags| flags & REFLINK != 0))
 }
 
 /// Makes a mounted filesystem, of which a directory is open for reading, take on a size in bytes. Nothing happens if it

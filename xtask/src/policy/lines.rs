@@ -1,6 +1,6 @@
 //! How much a reviewer of the helper has to read, by what its process can do: what serves with the capability to mount (the
-//! placer), what empties, and makes mounts, in processes of its own (the workers), what serves without any (the keeper), and
-//! what runs only at start, with every privilege. And how many rules hold only because everybody keeps to them.
+//! placer), what empties, and makes mounts, in processes of its own (the workers), what runs without any (the keeper, and what
+//! children of the start judge), and what runs only at start, with every privilege. And how many rules hold only because everybody keeps to them.
 
 use std::path::Path;
 

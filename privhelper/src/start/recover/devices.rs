@@ -1,25 +1,23 @@
 //! Loop devices that earlier helpers have left. Only those with the helpers' own numbers are opened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Recovery;
-use crate::capabilities::DEVICE_CHILD;
 use crate::log;
 use crate::start::filter::OnViolation;
-use crate::start::host::Host;
-use crate::start::jail::NODES;
 use crate::start::mounts::Mounts;
+use crate::start::nodes::{self, Nodes};
 use crate::start::patience::{self, Needs};
+use crate::start::privileges::Unprivileged;
 use crate::start::refusal::Refusal;
 use crate::state::node;
 use crate::sys::file::{self, FileId};
-use crate::sys::loopdevice::{self, OURS};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, loopcontrol, packet, walk};
+use crate::sys::{Errno, Error as SysError, loopcontrol, packet};
 
 /// How long a device may take to answer after others have used up the time of all.
 const LEAST: Duration = Duration::from_millis(200);
@@ -65,24 +63,23 @@ impl Devices {
 }
 
 /// Asks the loop devices what they are bound to. A file behind one may be on a filesystem that does not answer: then the
-/// others are asked by another process.
+/// others are asked by another process. None of them has a capability, as this one has none.
 ///
 /// # Errors
 /// A sentence when that is not possible.
-pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices, Refusal> {
-    let mut numbers =
-        list(&host.devices).map_err(|error| format!("cannot list the loop devices in /sys/block: {error}"))?;
+pub fn look_at_devices(_: &Unprivileged, nodes: Nodes, on_violation: OnViolation) -> Result<Devices, Refusal> {
+    let Nodes { directory, mut numbers } = nodes;
+    let made = numbers.clone();
     // Together, so that nobody can delay a start by many that do not answer.
-    let needs = Needs { capabilities: DEVICE_CHILD, root: Some(NODES), on_violation };
+    let needs = Needs { capabilities: &[], directory: Some(&directory), on_violation };
     let (mut devices, begun) = (Devices::default(), Instant::now());
     while let Some(first) = numbers.first().copied() {
         let ask = |line: &OwnedFd| {
-            let Ok(nodes) = walk::open_at_start("/", OFlags::RDONLY | OFlags::DIRECTORY) else { return };
             let mut left = numbers.clone();
             // A failure may be transient. Each is asked before one is asked again, so that no start waits for each of many.
             for _ in 0..4 {
                 left.retain(|number| {
-                    let found = look(&nodes, *number);
+                    let found = look(&directory, *number);
                     let answer = bulkhead_protocol::encode(&(*number, &found));
                     let _ = answer.map(|packet| packet::send(line, &packet, None));
                     matches!(found, Found::Failed(_))
@@ -111,28 +108,16 @@ pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices
             }
         }
     }
+    for number in made {
+        let removed = file::remove(&directory, &*nodes::name(number));
+        removed.map_err(|error| format!("cannot remove the node of loop device {number}: {error}"))?;
+    }
     Ok(devices)
 }
 
-/// The numbers of the helpers' own devices.
-fn list(block_devices: &OwnedFd) -> SysResult<BTreeSet<u32>> {
-    let mut numbers = BTreeSet::new();
-    walk::each_entry(block_devices, |name| {
-        let number = name.to_bytes().strip_prefix(b"loop").and_then(|number| std::str::from_utf8(number).ok());
-        numbers.extend(number.and_then(|number| number.parse().ok()).filter(|number| OURS.contains(number)));
-        Ok(())
-    })?;
-    Ok(numbers)
-}
-
 fn look(nodes: &OwnedFd, number: u32) -> Found {
-    let name = format!("look{number}");
-    let binding = loopdevice::make_node(nodes.as_fd(), &name, number).and_then(|()| {
-        let device = loopdevice::open_node(nodes.as_fd(), &name, OFlags::RDONLY);
-        file::remove(nodes, &*name)?;
-        loopcontrol::binding(device?)
-    });
-    match binding {
+    let device = file::open(nodes, &*nodes::name(number), OFlags::RDONLY);
+    match device.and_then(loopcontrol::binding) {
         Ok(found) => {
             let image = (found.image.device, found.image.inode);
             Found::Bound { image, on: found.on, label: found.label }

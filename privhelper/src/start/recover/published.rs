@@ -7,7 +7,7 @@ use bulkhead_protocol::{ErrorKind, MountFlags, RelativePath, TargetPath, VolumeI
 
 use super::Recovery;
 use crate::ops;
-use crate::start::mounts::{Mounts, Position, carrier};
+use crate::start::mounts::{Mounts, Position};
 use crate::start::refusal::Refusal;
 use crate::state::{PublishDirectory, Published, Volume, node, volume_in};
 use crate::sys::loopdevice::MAJOR;
@@ -88,10 +88,33 @@ fn relative(directory: &Position, carrier: &Mount, point: &Path) -> Option<Relat
     inner.strip_prefix(&directory.inner).ok()?.to_str()?.parse().ok()
 }
 
+/// The mount that carries a mount and any others that it covers at the same point; `None` if the jail has no copy of
+/// these.
+fn carrier<'a>(mounts: &'a Mounts, mount: &'a Mount) -> Option<&'a Mount> {
+    let mut covered = mount;
+    loop {
+        let parent = mounts.get(&covered.parent).filter(|_| !covered.unbindable)?;
+        if parent.point != mount.point || parent.parent == covered.parent {
+            return Some(parent);
+        }
+        covered = parent;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::start::mounts::tests::mount;
+
+    #[test]
+    fn mounts_at_one_point_have_one_carrier() {
+        let at = |id: u64, parent: u64, point: &str| (id, Mount { id, parent, ..mount("/", point) });
+        let mut mounts = Mounts::from([at(1, 0, "/"), at(2, 1, "/a"), at(3, 2, "/a"), at(4, 3, "/a/b")]);
+        let of = |mounts: &Mounts, id: u64| carrier(mounts, &mounts[&id]).map(|mount| mount.id);
+        assert_eq!([1, 2, 3, 4].map(|id| of(&mounts, id)), [None, Some(1), Some(1), Some(3)]);
+        mounts.get_mut(&2).expect("a mount").unbindable = true;
+        assert_eq!([2, 3, 4].map(|id| of(&mounts, id)), [None, None, Some(3)], "the jail has no copy of it");
+    }
 
     #[test]
     fn a_mount_below_a_publish_directory_is_found_by_its_path_there() {

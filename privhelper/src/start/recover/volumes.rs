@@ -9,7 +9,6 @@ use rustix::fs::{Mode, OFlags};
 use super::Recovery;
 use crate::bookkeeping::{Progress, Share, limits};
 use crate::log;
-use crate::start::marker::is_empty;
 use crate::start::refusal::{Refusal, Why};
 use crate::state::layout::{self, DATA, Entry};
 use crate::state::{Deleted, Kind, Pool, Record, Served, Volume};
@@ -119,7 +118,7 @@ impl Recovery {
                 let data = match open() {
                     // A deletion of an unused volume was interrupted, or has failed: nobody was told that it is gone.
                     Err(SysError { errno: Errno::NOENT, .. })
-                        if record.unused && is_empty(&directory, c"").map_err(say)? =>
+                        if record.unused && walk::is_empty(&directory, c"").map_err(say)? =>
                     {
                         let mode = Mode::from_raw_mode(mode.get().into());
                         match file::make_directory(&directory, DATA, mode) {
