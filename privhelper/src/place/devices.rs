@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use super::wire::{Access, Command};
 use crate::sys::capability::raise;
 use crate::sys::loopdevice::{self, OURS};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, or_done};
 
 /// The tmpfs with the nodes.
 #[derive(Debug)]
@@ -56,19 +56,14 @@ impl Nodes {
 
     /// The node of a device, to be bound to a target.
     pub fn lasting(&self, number: u32) -> SysResult<OwnedFd> {
-        match self.make(&node_name(number), number) {
-            Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => file::open_entry(&self.directory, &node_name(number)),
-            Err(error) => Err(error),
-        }
+        or_done(self.make(&node_name(number), number), Errno::EXIST)?;
+        file::open_entry(&self.directory, &node_name(number))
     }
 
     /// Does something to a device.
     pub fn command(&self, number: u32, command: Command) -> SysResult<()> {
         if command == Command::Forget {
-            return match file::remove(&self.directory, &*node_name(number)) {
-                Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
-                removed => removed,
-            };
+            return or_done(file::remove(&self.directory, &*node_name(number)), Errno::NOENT);
         }
         let device = self.open(number, Access::Look)?;
         // Another helper's is bound to an image elsewhere. Where an image is out of reach, nobody can say whose it is.

@@ -199,7 +199,7 @@ impl Place {
             OnFilesystem::Mount(volume) => {
                 return mounting.mount(number, &volume, || self.check_device(&volume, pool, Kind::Filesystem, number));
             }
-            OnFilesystem::Work(Work::Mount(_)) => Err(SysError::of(Errno::INVAL)),
+            OnFilesystem::Work(Work::Mount) => Err(SysError::of(Errno::INVAL)),
             OnFilesystem::Prepare(mode) => mounting.prepare(number, mode),
             OnFilesystem::Work(work) => mounting.work(number, work),
             OnFilesystem::Thaw => mounting.thaw(number),

@@ -16,7 +16,7 @@ use crate::mounter::{self, Work};
 use crate::sys::capability::raise;
 use crate::sys::packet::Received;
 use crate::sys::{
-    Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, packet, with_patience, xfs,
+    Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, or_done, packet, with_patience, xfs,
 };
 
 /// What a pool has for filesystems in images. Each is mounted once, as the entry of a private directory that is called after
@@ -68,14 +68,16 @@ impl Mounting {
     /// As [`Self::work`]. What is not the mount that was asked for ends the process: a mounter that hands it over is nobody's
     /// any more.
     fn make(&self, number: u32) -> SysResult<OwnedFd> {
+        let node = mounter::node(number);
         {
             let _raised = raise(Capability::CAP_MKNOD)?;
-            match loopdevice::make_node(self.place.as_fd(), &mounter::node(number), number) {
-                Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => {}
-                Err(error) => return Err(error),
-            }
+            or_done(loopdevice::make_node(self.place.as_fd(), &node, number), Errno::EXIST)?;
         }
-        let made = self.ask(number, Work::Mount(number), None);
+        let context = {
+            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+            xfs::configure(&format!("/{node}"))?
+        };
+        let made = self.ask(number, Work::Mount, context);
         if !self.is_awaited(number) {
             self.forget(number);
         }
@@ -94,7 +96,7 @@ impl Mounting {
     pub fn work(&self, number: u32, work: Work) -> SysResult<()> {
         let root = self.root(number)?.ok_or(SysError::of(Errno::NXIO))?;
         let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.ask(number, work, Some(root)).map(drop)
+        self.ask(number, work, root).map(drop)
     }
 
     /// The root of the filesystem on a device, if it is kept here as that of a volume.
@@ -151,9 +153,10 @@ impl Mounting {
         Some((work, self.answer(number, work, line)))
     }
 
-    fn ask(&self, number: u32, work: Work, root: Option<OwnedFd>) -> SysResult<Option<OwnedFd>> {
+    /// Asks for work on what goes with it, which is not kept: it would keep the filesystem.
+    fn ask(&self, number: u32, work: Work, with: OwnedFd) -> SysResult<Option<OwnedFd>> {
         if let Some((before, answered)) = self.finish(number)
-            && (self.is_awaited(number) || before == work && root.is_none())
+            && (self.is_awaited(number) || before == Work::Mount && work == Work::Mount)
         {
             return answered;
         }
@@ -172,9 +175,9 @@ impl Mounting {
                 }
                 sent => sent?,
             }
-            packet::send(&line, &request, root.as_ref().map(AsFd::as_fd))?;
+            packet::send(&line, &request, Some(with.as_fd()))?;
         }
-        drop((other, root));
+        drop((other, with));
         self.answer(number, work, line)
     }
 
@@ -193,15 +196,14 @@ impl Mounting {
                 Err(SysError { errno: Errno::INTR, .. }) => {}
                 Err(SysError { errno: Errno::AGAIN, .. }) => {
                     lock(&self.awaited).insert(number, (work, line));
-                    return Err(Errno::INPROGRESS).by("the mounter");
+                    break;
                 }
-                Ok((Received::Closed, _)) | Err(SysError { errno: Errno::CONNRESET, .. }) => {
-                    return Err(Errno::INPROGRESS).by("the mounter");
-                }
+                Ok((Received::Closed, _)) | Err(SysError { errno: Errno::CONNRESET, .. }) => break,
                 Err(error) => return Err(error),
                 Ok((outcome, _)) => end(&format!("it does not answer outcome={outcome:?}")),
             }
         }
+        Err(Errno::INPROGRESS).by("the mounter")
     }
 
     /// Does not wait any more for what was to be done to the filesystem on a device.
@@ -227,10 +229,7 @@ impl Mounting {
         }
         let mount = self.make(number)?;
         check()?;
-        match file::make_directory(&self.place, &kept(number), Mode::RWXU) {
-            Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        or_done(file::make_directory(&self.place, &kept(number), Mode::RWXU), Errno::EXIST)?;
         let entry = file::open_entry(&self.place, &kept(number))?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         mount::attach(&mount, &entry)?;
@@ -256,10 +255,7 @@ impl Mounting {
             with_patience(Errno::BUSY, || mount::unmount_entry(self.place.as_fd(), &kept(number)))?;
         }
         lock(&self.kept).remove(&number);
-        match file::remove_directory(&self.place, &kept(number)) {
-            Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
-            removed => removed,
-        }
+        or_done(file::remove_directory(&self.place, &kept(number)), Errno::NOENT)
     }
 }
 

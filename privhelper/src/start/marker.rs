@@ -14,7 +14,7 @@ use crate::log::shown;
 use crate::place::attributes::{self, Attribute, MARKER, Part};
 use crate::state::PoolConfig;
 use crate::sys::quota::{self, Look, ProjectId};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, quotastate, walk};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, or_done, quotastate, walk};
 
 /// No marker is longer than this.
 const MAX_LENGTH: usize = 4096;
@@ -116,10 +116,7 @@ pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
     let uuid = String::from_utf8_lossy(&uuid).trim().to_owned();
     let made = Marker { uuid, overhead: Some(overhead(directory)?) };
     let unfinished = format!("{MARKER}.new");
-    match file::remove(directory, &*unfinished) {
-        Ok(()) | Err(SysError { errno: Errno::NOENT, .. }) => {}
-        Err(error) => return Err(error),
-    }
+    or_done(file::remove(directory, &*unfinished), Errno::NOENT)?;
     let marker = file::create(directory, &unfinished, Mode::RUSR | Mode::WUSR)?;
     rustix::io::write(&marker, text(&made, name).as_bytes()).by("write")?;
     file::sync(&marker)?;

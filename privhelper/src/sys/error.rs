@@ -53,6 +53,11 @@ pub fn failed_with<T>(result: &Result<T, Error>, errno: Errno) -> bool {
     matches!(result, Err(error) if error.errno == errno)
 }
 
+/// A call that failed with this error has found done what it was to do.
+pub fn or_done(result: Result<(), Error>, already: Errno) -> Result<(), Error> {
+    if failed_with(&result, already) { Ok(()) } else { result }
+}
+
 /// Adds to an error which call has failed.
 pub trait Called<T>: Sized {
     /// It was given descriptors and numbers only, or a name that the caller has given.

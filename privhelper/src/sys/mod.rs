@@ -23,7 +23,7 @@ pub mod walk;
 pub mod xflags;
 pub mod xfs;
 
-pub use error::{Called, Error, failed_with};
+pub use error::{Called, Error, failed_with, or_done};
 pub use rustix::io::Errno;
 
 /// What a system call returns.

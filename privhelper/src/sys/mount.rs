@@ -12,7 +12,7 @@ use linux_raw_sys::general::{__NR_statmount, STATMOUNT_MNT_ROOT, STATX_MNT_ID_UN
 use nix::libc;
 use rustix::fs::{AtFlags, StatxFlags};
 pub use rustix::mount::MountAttrFlags;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_set_string, fsopen};
 
 use super::file::raw_fd;
 use super::{Called, Errno, Error, Result, checked};
@@ -23,6 +23,15 @@ pub const CLONE_ONE: OpenTreeFlags =
 /// How a mount is moved: from one open descriptor to another.
 pub const BY_DESCRIPTORS: MoveMountFlags =
     MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
+
+/// What is to become a mount of a filesystem with these options (fsopen(2)). Nothing has been read of it yet.
+pub fn configure(filesystem: &str, options: &[(&str, &str)]) -> Result<OwnedFd> {
+    let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
+    for (option, value) in options {
+        fsconfig_set_string(context.as_fd(), *option, *value).by_with("fsconfig", option)?;
+    }
+    Ok(context)
+}
 
 /// A detached copy of the mount at the open directory or file.
 pub fn clone_of(source: impl AsFd) -> Result<OwnedFd> {
