@@ -204,7 +204,7 @@ impl Place {
             OnFilesystem::Mount(volume) => {
                 return Ok((Answer::Done, mounting.begin_mount(number, || check(&volume))?));
             }
-            OnFilesystem::Work(Work::Mount(_)) => return Err(SysError::of(Errno::INVAL).into()),
+            OnFilesystem::Work(Work::Mount) => return Err(SysError::of(Errno::INVAL).into()),
             OnFilesystem::Work(work) => return Ok((Answer::Done, Some(mounting.begin(number, work)?))),
             OnFilesystem::Keep(volume) => mounting.keep(number, &volume, || check(&volume))?,
             OnFilesystem::Prepare(mode) => mounting.prepare(number, mode)?,

@@ -133,13 +133,20 @@ impl Mounting {
         if self.keeps(number)? {
             return Ok(None);
         }
-        let made = || -> SysResult<()> {
+        let node = mounter::node(number);
+        {
             let _raised = raise(Capability::CAP_MKNOD)?;
-            loopdevice::make_node(self.place.as_fd(), &mounter::node(number), number)
+            unless(Errno::EXIST, loopdevice::make_node(self.place.as_fd(), &node, number))?;
+        }
+        let configured = {
+            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+            xfs::configure(&format!("/{node}"))?
         };
-        unless(Errno::EXIST, made())?;
+        let mount = self.ask(Work::Mount, configured)?;
         let (line, other) = packet::pair()?;
-        let mount = self.ask(Work::Mount(number), other)?;
+        // It waits in the child's connection, and is closed with that.
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        packet::send(&mount, &[0], Some(other.as_fd()))?;
         packet::set_receive_timeout(&mount, Some(LOOK))?;
         lock(&self.awaited).insert(number, mount);
         Ok(Some(line))
@@ -156,8 +163,9 @@ impl Mounting {
         let made = packet::persistently(|| packet::receive_with_descriptor(&line, &mut answer));
         self.forget(number);
         match (made, i32::from_ne_bytes(answer)) {
-            (Ok((Received::Packet(4), Some(mount))), 0) => xfs::checked_mount(mount, number)?
-                .map_or_else(|| end("it handed over something else than a mount"), Ok),
+            (Ok((Received::Packet(4), Some(mount))), 0) => {
+                xfs::checked_mount(mount, number)?.map_or_else(|| end("it handed over something else than a mount"), Ok)
+            }
             (Ok((Received::Packet(4), _)), errno) if errno != 0 => {
                 Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter")
             }

@@ -235,6 +235,9 @@ pub const PLACER: &[Row] = &[
     Row(&[libc::SYS_fgetxattr, libc::SYS_fsetxattr], &[], "records of volumes; the mark of an image"),
     Row(&[libc::SYS_fstatfs], &[], "which filesystem; how much room is in one in an image"),
     Row(&[libc::SYS_open_tree], &[Arg(2, Eq, mount::CLONE_ONE.bits())], "cloning one mount, never a tree"),
+    Row(&[libc::SYS_fsopen], &[Arg(1, Eq, FsOpenFlags::FSOPEN_CLOEXEC.bits())], "which filesystem a mounter mounts"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_FLAG)], "with which option"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_STRING)], "from which device"),
     Row(&[libc::SYS_mount_setattr], &[Arg(2, Eq, libc::AT_EMPTY_PATH as u32)], "changing a mount that is held open"),
     Row(&[libc::SYS_move_mount], &[Arg(4, Eq, mount::BY_DESCRIPTORS.bits())], "from one descriptor to another"),
     Row(&[libc::SYS_umount2], &[Arg(1, Eq, libc::UMOUNT_NOFOLLOW as u32)], "by name, without following links"),
@@ -268,12 +271,9 @@ pub const EMPTIER: &[Row] = &[
     ),
 ];
 
-/// What only a mounter may call: no call that opens, places, moves or removes anything.
+/// What only a mounter may call: no call that opens, configures, places, moves or removes anything.
 pub const MOUNTER: &[Row] = &[
-    Row(&[libc::SYS_fsopen], &[Arg(1, Eq, FsOpenFlags::FSOPEN_CLOEXEC.bits())], "a mount is made in steps"),
-    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_FLAG)], "an option"),
-    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_STRING)], "the device"),
-    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, CREATE)], "the filesystem"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, CREATE)], "the filesystem, as the placer has configured it"),
     Row(
         &[libc::SYS_fsmount],
         &[Arg(1, Eq, FsMountFlags::FSMOUNT_CLOEXEC.bits()), Arg(2, Eq, xfs::FLAGS.bits())],

@@ -13,7 +13,7 @@ use crate::log::shown;
 use crate::place::attributes::MARKER;
 use crate::state::PoolConfig;
 use crate::sys::quota::{self, Look, ProjectId};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, quotastate, walk};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, quotastate, unless, walk};
 
 /// The first line of a marker; the number is the layout of what is in the pool.
 pub const HEADER: &str = "bulkhead-pool 1";
@@ -69,10 +69,7 @@ pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
     let uuid = String::from_utf8_lossy(&uuid).trim().to_owned();
     let made = Marker { uuid, overhead: Some(overhead(directory)?) };
     let unfinished = format!("{MARKER}.new");
-    match file::remove(directory, &*unfinished) {
-        Ok(()) | Err(SysError { errno: Errno::NOENT, .. }) => {}
-        Err(error) => return Err(error),
-    }
+    unless(Errno::NOENT, file::remove(directory, &*unfinished))?;
     let marker = file::create(directory, &unfinished, Mode::RUSR | Mode::WUSR)?;
     rustix::io::write(&marker, text(&made, name).as_bytes()).by("write")?;
     file::sync(&marker)?;

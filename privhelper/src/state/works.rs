@@ -49,7 +49,7 @@ impl Works {
                     0 => Ok(()),
                     errno => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter"),
                 },
-                Ok(_) | Err(SysError { errno: Errno::CONNRESET, .. }) if matches!(work, Work::Mount(_)) => Ok(()),
+                Ok(_) | Err(SysError { errno: Errno::CONNRESET, .. }) if matches!(work, Work::Mount) => Ok(()),
                 Ok(_) | Err(SysError { errno: Errno::CONNRESET, .. }) => Err(Errno::INPROGRESS).by("the mounter"),
                 Err(error) => Err(error),
             };
@@ -88,9 +88,9 @@ impl Placer {
     /// Has the filesystem mounted, unless that is in progress, and keeps the mount.
     fn mount(&self, pool: &PoolName, number: u32, volume: VolumeId) -> SysResult<()> {
         match self.works.finish(number) {
-            Some((Work::Mount(_), made)) => made?,
+            Some((Work::Mount, made)) => made?,
             Some(_) if self.works.is_awaited(number) => return Err(Errno::INPROGRESS).by("the mounter"),
-            _ => self.work(pool, number, Work::Mount(number), OnFilesystem::Mount(volume.clone()))?,
+            _ => self.work(pool, number, Work::Mount, OnFilesystem::Mount(volume.clone()))?,
         }
         self.begin(pool, number, OnFilesystem::Keep(volume)).map(drop)
     }

@@ -12,7 +12,7 @@ use linux_raw_sys::general::{__NR_statmount, STATMOUNT_MNT_ROOT, STATX_MNT_ID_UN
 use nix::libc;
 use rustix::fs::{AtFlags, StatxFlags};
 pub use rustix::mount::MountAttrFlags;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_set_string, fsopen};
 
 use super::file::raw_fd;
 use super::{Called, Errno, Error, Result, checked};
@@ -28,6 +28,15 @@ pub const BY_DESCRIPTORS: MoveMountFlags =
 /// flags of one that another process has made, can make a value of it: the files beside this one.
 #[derive(Debug)]
 pub struct Flagged(pub(super) OwnedFd);
+
+/// What is to become a mount of a filesystem with these options (fsopen(2)). Nothing has been read of it yet.
+pub fn configure(filesystem: &str, options: &[(&str, &str)]) -> Result<OwnedFd> {
+    let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
+    for (option, value) in options {
+        fsconfig_set_string(context.as_fd(), *option, *value).by_with("fsconfig", option)?;
+    }
+    Ok(context)
+}
 
 /// A copy of the mount at the open directory or file, with these flags.
 pub fn clone_of(source: impl AsFd, flags: MountAttrFlags) -> Result<Flagged> {

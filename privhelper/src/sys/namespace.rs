@@ -3,13 +3,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
-};
+use rustix::mount::{FsMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsmount};
 
 use super::file::raw_fd;
-use super::mount::{CLONE_ONE, Flagged, MountAttrFlags, change_directory, mount_setattr};
+use super::mount::{CLONE_ONE, Flagged, MountAttrFlags, change_directory, configure, mount_setattr};
 use super::{Called, Result};
 
 impl AsFd for Flagged {
@@ -38,20 +35,12 @@ pub fn make_all_private() -> Result<()> {
 /// The mount table shows `source` as what it was mounted from.
 pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<Flagged> {
     let options = [("source", source), ("size", size), ("nr_inodes", inodes), ("mode", mode)];
-    let options = options.map(|(option, value)| (option, Some(value)));
-    make("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC).map(Flagged)
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    create(&configure("tmpfs", &options)?, flags).map(Flagged)
 }
 
-/// A detached mount of a filesystem with these options, some of which have values.
-pub(super) fn make(filesystem: &str, options: &[(&str, Option<&str>)], flags: MountAttrFlags) -> Result<OwnedFd> {
-    let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
-    for (option, value) in options {
-        let set = match value {
-            Some(value) => fsconfig_set_string(context.as_fd(), *option, *value),
-            None => fsconfig_set_flag(context.as_fd(), *option),
-        };
-        set.by_with("fsconfig", option)?;
-    }
+/// A detached mount of what was configured. The name of a device is looked up only now.
+pub fn create(context: &OwnedFd, flags: MountAttrFlags) -> Result<OwnedFd> {
     fsconfig_create(context.as_fd()).by("FSCONFIG_CMD_CREATE")?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).by("fsmount")
 }

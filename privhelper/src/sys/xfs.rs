@@ -1,14 +1,14 @@
 //! XFS in an image: mounting it, growing it, and what such a mount looks like.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use linux_raw_sys::general::XFS_SUPER_MAGIC;
 use nix::libc;
+use rustix::mount::fsconfig_set_flag;
 
 use super::file::{self, Request, raw_fd};
 use super::loopdevice::MAJOR;
-use super::mount::{Flagged, MountAttrFlags};
-use super::namespace;
+use super::mount::{self, Flagged, MountAttrFlags};
 use super::{Called, Result, checked};
 
 /// What every mount refuses: setuid programs and device nodes.
@@ -43,10 +43,12 @@ struct Growth {
     padding: u32,
 }
 
-/// Mounts the filesystem on a device, and attaches the mount to nothing. All filesystems that were made from one
-/// template have one uuid.
-pub fn mount(device: &str) -> Result<OwnedFd> {
-    namespace::make("xfs", &[("source", Some(device)), ("nouuid", None)], FLAGS)
+/// What is to become the mount of the filesystem on a device, with all its options. All filesystems that were made from
+/// one template have one uuid.
+pub fn configure(device: &str) -> Result<OwnedFd> {
+    let context = mount::configure("xfs", &[("source", device)])?;
+    fsconfig_set_flag(context.as_fd(), "nouuid").by_with("fsconfig", "nouuid")?;
+    Ok(context)
 }
 
 /// The loop device of the filesystem with this id, which is the device's number as the kernel keeps it in 32 bits
