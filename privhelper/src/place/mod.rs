@@ -41,7 +41,7 @@ use crate::mounter::Work;
 use crate::sys::capability::{allow, raise};
 use crate::sys::packet::Received;
 use crate::sys::quota::ProjectId;
-use crate::sys::{Errno, Error as SysError, Result as SysResult, packet};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, mount, packet};
 use crate::threads;
 
 /// An answer, and the descriptor that comes before it.
@@ -139,15 +139,11 @@ impl Place {
                 _ => return,
             };
             let Some(Ok(request)) = packet.map(bulkhead_protocol::decode::<Request>) else { return };
-            let carried_out = {
-                let _allowed = allow(PLACER);
-                self.carry_out(request)
-            };
-            let (answer, device) = match carried_out {
+            let _allowed = allow(PLACER);
+            let (answer, device) = match self.carry_out(request) {
                 Ok((answer, device)) => (Ok(answer), device),
                 Err(failure) => (Err(failure), None),
             };
-            let _allowed = allow(PLACER);
             // Before the answer: what follows it may need a device that nobody else has open.
             let passed = device.map_or(Ok(()), |device| packet::persistently(|| pass(line, &device)));
             let answer = bulkhead_protocol::encode(&answer).map_err(|_| SysError::of(Errno::MSGSIZE));
@@ -165,7 +161,7 @@ impl Place {
                 Answer::Is(self.unbind(&target, kind, expected, is_joined)?)
             }
             Request::Look(target, to_publish) => Answer::Looked(self.look(&target, to_publish.as_ref())?),
-            Request::IsGone(id) => Answer::Is(publish::is_mount_gone(id)),
+            Request::IsGone(id) => Answer::Is(failed_with(&mount::find(id), Errno::NOENT)),
             Request::IsMoved(name) => Answer::Is(self.below(&name)?.is_moved()),
             Request::Open(number, access) => return Ok((Answer::Done, Some(self.nodes.open(number, access)?))),
             Request::Command(number, command) => self.nodes.command(number, command).map(|()| Answer::Done)?,

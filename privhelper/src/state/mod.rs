@@ -49,7 +49,7 @@ pub use loops::{Device, KEEPERS, Loops, label};
 pub use mounts::{PoolAt, volume_in};
 pub use operation::{Held, HeldTarget, Seen};
 pub use placer::Placer;
-pub use pool::{Place, Pool, PoolConfig, Served};
+pub use pool::{FILESYSTEMS, Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
 pub use volumes::{Deleted, Published, Volume, Volumes};
