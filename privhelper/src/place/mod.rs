@@ -164,7 +164,9 @@ impl Place {
             Request::IsGone(id) => Answer::Is(failed_with(&mount::find(id), Errno::NOENT)),
             Request::IsMoved(name) => Answer::Is(self.below(&name)?.is_moved()),
             Request::Open(number, access) => return Ok((Answer::Done, Some(self.nodes.open(number, access)?))),
-            Request::Command(number, command) => self.nodes.command(number, command).map(|()| Answer::Done)?,
+            Request::Command(number, command) => {
+                self.nodes.command(&self.pools, number, command).map(|()| Answer::Done)?
+            }
             Request::Quotas(pool, look, projects) => {
                 quotas::get(&self.pool(&pool)?.directory, look, projects.as_slice())?
             }
@@ -195,18 +197,16 @@ impl Place {
         let pool = self.pool(name)?;
         let mounting = pool.mounting()?;
         let check = |volume: &VolumeId| self.check_device(volume, pool, Kind::Filesystem, number);
-        match what {
+        let line = match what {
             OnFilesystem::Look => return Ok((Answer::Filesystem(mounting.figures(number)?), None)),
-            OnFilesystem::Mount(volume) => {
-                return Ok((Answer::Done, mounting.begin_mount(number, || check(&volume))?));
-            }
+            OnFilesystem::Mount(volume) => mounting.begin_mount(number, || check(&volume))?,
             OnFilesystem::Work(Work::Mount(_)) => return Err(SysError::of(Errno::INVAL).into()),
-            OnFilesystem::Work(work) => return Ok((Answer::Done, Some(mounting.begin(number, work)?))),
-            OnFilesystem::Keep(volume) => mounting.keep(number, &volume, || check(&volume))?,
-            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode)?,
-            OnFilesystem::Release => mounting.release(number)?,
-        }
-        Ok((Answer::Done, None))
+            OnFilesystem::Work(work) => Some(mounting.begin(number, work)?),
+            OnFilesystem::Keep(volume) => mounting.keep(number, &volume, || check(&volume)).map(|()| None)?,
+            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode).map(|()| None)?,
+            OnFilesystem::Release => mounting.release(number).map(|()| None)?,
+        };
+        Ok((Answer::Done, line))
     }
 
     fn below(&self, name: &PublishName) -> Result<&Below, Refusal> {

@@ -10,14 +10,15 @@ use bulkhead_protocol::VolumeId;
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
+use super::devices;
 use super::kind::DATA;
 use super::wire::{Failure, Figures};
 use crate::log;
 use crate::mounter::{self, Work};
 use crate::sys::capability::raise;
-use crate::sys::packet::Received;
+use crate::sys::packet::{Received, Timeout};
 use crate::sys::{
-    Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, packet, unless, with_patience, xfs,
+    Called, Errno, Error as SysError, Result as SysResult, file, mount, packet, unless, with_patience, xfs,
 };
 
 /// What a pool has for filesystems in images. Each is mounted once, as the entry of a private directory that is called after
@@ -108,7 +109,7 @@ impl Mounting {
     fn ask(&self, work: Work, with: OwnedFd) -> SysResult<OwnedFd> {
         let request = bulkhead_protocol::encode(&work).map_err(|_| SysError::of(Errno::INVAL))?;
         let (line, other) = packet::pair()?;
-        packet::set_send_timeout(&self.mounter, PATIENCE)?;
+        packet::set_timeout(&self.mounter, Timeout::Send, Some(PATIENCE))?;
         // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         match packet::send(&self.mounter, &[0], Some(other.as_fd())) {
@@ -132,14 +133,10 @@ impl Mounting {
         if self.keeps(number)? {
             return Ok(None);
         }
-        let made = || -> SysResult<()> {
-            let _raised = raise(Capability::CAP_MKNOD)?;
-            loopdevice::make_node(self.place.as_fd(), &mounter::node(number), number)
-        };
-        unless(Errno::EXIST, made())?;
+        unless(Errno::EXIST, devices::make(&self.place, &mounter::node(number), number))?;
         let (line, other) = packet::pair()?;
         let mount = self.ask(Work::Mount(number), other)?;
-        packet::set_receive_timeout(&mount, Some(LOOK))?;
+        packet::set_timeout(&mount, Timeout::Recv, Some(LOOK))?;
         lock(&self.awaited).insert(number, mount);
         Ok(Some(line))
     }
@@ -150,10 +147,9 @@ impl Mounting {
     /// The kernel's, if it failed; `INPROGRESS` if nobody says so. What is not the mount that was asked for ends the process: a
     /// mounter that hands it over is nobody's any more.
     fn made(&self, number: u32) -> SysResult<OwnedFd> {
-        let line = lock(&self.awaited).remove(&number).ok_or(SysError::of(Errno::NXIO))?;
+        let line = self.forget(number).ok_or(SysError::of(Errno::NXIO))?;
         let mut answer = [0; 4];
         let made = packet::persistently(|| packet::receive_with_descriptor(&line, &mut answer));
-        self.forget(number);
         match (made, i32::from_ne_bytes(answer)) {
             (Ok((Received::Packet(4), Some(mount))), 0) if xfs::is_mount_of(&mount, number)? => Ok(mount),
             (Ok((Received::Packet(4), _)), errno) if errno != 0 => {
@@ -167,13 +163,11 @@ impl Mounting {
         }
     }
 
-    /// Does not wait any more for what was to be done to the filesystem on a device.
-    fn forget(&self, number: u32) {
-        let forgotten = lock(&self.awaited).remove(&number);
-        // What was handed over and not received may be unmounted by this.
-        drop(forgotten);
+    /// Expects no mount any more of the filesystem on a device, and returns the line over which it comes, if it was asked for.
+    fn forget(&self, number: u32) -> Option<OwnedFd> {
         // This can fail only if the node is already missing.
         let _ = file::remove(&self.place, &*mounter::node(number));
+        lock(&self.awaited).remove(&number)
     }
 
     /// Keeps the mount of the filesystem on a device that was asked for, if `check` finds the device bound to what it should be
@@ -197,7 +191,8 @@ impl Mounting {
     /// # Errors
     /// `BUSY` when it is still in use.
     pub fn release(&self, number: u32) -> SysResult<()> {
-        self.forget(number);
+        // What was handed over and not received may be unmounted by this.
+        drop(self.forget(number));
         while self.keeps(number)? {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             // The mounter may not have closed its own descriptor yet, and who asks for the usage has one for a moment.

@@ -36,7 +36,7 @@ impl Works {
     /// Waits for the answer over a line. `INPROGRESS` if it takes long, or nobody is left to give one. How a mount went, the
     /// placer is told: this line is only hung up then.
     fn wait(&self, number: u32, work: Work, line: OwnedFd) -> SysResult<()> {
-        packet::set_receive_timeout(&line, Some(PATIENCE))?;
+        packet::set_timeout(&line, packet::Timeout::Recv, Some(PATIENCE))?;
         let mut answer = [0; 4];
         loop {
             return match packet::receive(&line, &mut answer) {
