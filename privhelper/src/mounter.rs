@@ -25,8 +25,7 @@ pub fn node(number: u32) -> String {
     format!("loop{number}")
 }
 
-/// What is done by a child of the mounter's. A mount is asked for with a line that is hung up when it is over, all else with a
-/// descriptor of the filesystem's root.
+/// What is done by a child of the mounter's. All but a mount is asked for with a descriptor of the filesystem's root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
     /// Mounting the filesystem on the loop device with this number.

@@ -121,12 +121,10 @@ pub fn run<E: From<String>>(
 impl Place {
     /// What it has open.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let pools = self.pools.iter().flat_map(|pool| {
-            let mounting = pool.mounting.iter().flat_map(Mounting::parts);
-            mounting.chain([&pool.directory, &pool.marker])
-        });
+        let pools = self.pools.iter().flat_map(|pool| [&pool.directory, &pool.marker]);
+        let mounting = self.pools.iter().flat_map(|pool| &pool.mounting).flat_map(Mounting::parts);
         let publish = self.publish.iter().map(|below| &below.root);
-        pools.chain(publish).chain([self.nodes.directory()]).map(AsFd::as_fd).collect()
+        pools.chain(mounting).chain(publish).chain([self.nodes.directory()]).map(AsFd::as_fd).collect()
     }
 
     /// Answers one request after another. A keeper that breaks the protocol is no keeper of ours: the line is closed, and
@@ -199,10 +197,9 @@ impl Place {
         let check = |volume: &VolumeId| self.check_device(volume, pool, Kind::Filesystem, number);
         let line = match what {
             OnFilesystem::Look => return Ok((Answer::Filesystem(mounting.figures(number)?), None)),
-            OnFilesystem::Mount(volume) => mounting.begin_mount(number, || check(&volume))?,
+            OnFilesystem::Mount(volume) => mounting.mount(number, &volume, || check(&volume)).map(|()| None)?,
             OnFilesystem::Work(Work::Mount(_)) => return Err(SysError::of(Errno::INVAL).into()),
             OnFilesystem::Work(work) => Some(mounting.begin(number, work)?),
-            OnFilesystem::Keep(volume) => mounting.keep(number, &volume, || check(&volume)).map(|()| None)?,
             OnFilesystem::Prepare(mode) => mounting.prepare(number, mode).map(|()| None)?,
             OnFilesystem::Release => mounting.release(number).map(|()| None)?,
         };

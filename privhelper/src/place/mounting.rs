@@ -1,5 +1,5 @@
-//! Filesystems in images: the connection to the process that mounts them, and the place in which their mounts are kept. Nobody
-//! waits here for what the mounter does: the keeper is given a line over which it hears of that.
+//! Filesystems in images: the connection to the process that mounts them, and the place in which their mounts are kept. For
+//! what else a mounter does, nobody waits here: the keeper is given a line over which it hears of that.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,10 +35,8 @@ pub struct Mounting {
     place: OwnedFd,
 }
 
-/// How long the mounter may take to fork a child.
+/// How long an operation waits for a mount. The helper ends in order within five seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How long each of fifty looks takes for a mount that is there, as the keeper says.
-const LOOK: Duration = Duration::from_millis(20);
 
 impl Mounting {
     /// The mounter is at the other end of the socket, and has this place as its root.
@@ -69,7 +67,7 @@ impl Mounting {
     /// Has something done to the mounted filesystem on a device, and returns the line over which that is answered.
     pub fn begin(&self, number: u32, work: Work) -> SysResult<OwnedFd> {
         let root = self.root(number)?.ok_or(SysError::of(Errno::NXIO))?;
-        self.ask(work, file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?)
+        self.ask(work, Some(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?))
     }
 
     /// The root of the filesystem on a device, if it is kept here as that of a volume.
@@ -105,8 +103,8 @@ impl Mounting {
         }
     }
 
-    /// Asks the mounter for something, with this descriptor, and returns the line to its child.
-    fn ask(&self, work: Work, with: OwnedFd) -> SysResult<OwnedFd> {
+    /// Asks the mounter for something about the filesystem with this root, and returns the line to its child.
+    fn ask(&self, work: Work, root: Option<OwnedFd>) -> SysResult<OwnedFd> {
         let request = bulkhead_protocol::encode(&work).map_err(|_| SysError::of(Errno::INVAL))?;
         let (line, other) = packet::pair()?;
         packet::set_timeout(&self.mounter, Timeout::Send, Some(PATIENCE))?;
@@ -119,47 +117,41 @@ impl Mounting {
             }
             sent => sent?,
         }
-        packet::send(&line, &request, Some(with.as_fd())).map(|()| line)
+        packet::send(&line, &request, root.as_ref().map(AsFd::as_fd)).map(|()| line)
     }
 
-    /// Begins to mount the filesystem on a device if `check` finds that bound to what it should be, and returns a line that is
-    /// hung up when this is over; `None` if it is kept here.
-    pub fn begin_mount(
-        &self,
-        number: u32,
-        check: impl Fn() -> Result<(), Failure>,
-    ) -> Result<Option<OwnedFd>, Failure> {
-        check()?;
-        if self.keeps(number)? {
-            return Ok(None);
-        }
+    /// Asks for the mount of the filesystem on a device, and returns the line over which it comes.
+    fn begin_mount(&self, number: u32) -> SysResult<OwnedFd> {
         unless(Errno::EXIST, devices::make(&self.place, &mounter::node(number), number))?;
-        let (line, other) = packet::pair()?;
-        let mount = self.ask(Work::Mount(number), other)?;
-        packet::set_timeout(&mount, Timeout::Recv, Some(LOOK))?;
-        lock(&self.awaited).insert(number, mount);
-        Ok(Some(line))
+        let line = self.ask(Work::Mount(number), None)?;
+        packet::set_timeout(&line, Timeout::Recv, Some(PATIENCE)).map(|()| line)
     }
 
-    /// The mount that was asked for, which is attached to nothing.
+    /// Waits for a mount that was asked for, which is attached to nothing.
     ///
     /// # Errors
-    /// The kernel's, if it failed; `INPROGRESS` if nobody says so. What is not the mount that was asked for ends the process: a
-    /// mounter that hands it over is nobody's any more.
-    fn made(&self, number: u32) -> SysResult<OwnedFd> {
-        let line = self.forget(number).ok_or(SysError::of(Errno::NXIO))?;
+    /// The kernel's, if it failed; `INPROGRESS` if it takes long, or nobody is left to say so. What is not the mount that was
+    /// asked for ends the process: a mounter that hands it over is nobody's any more.
+    fn made(&self, number: u32, line: OwnedFd) -> SysResult<OwnedFd> {
         let mut answer = [0; 4];
-        let made = packet::persistently(|| packet::receive_with_descriptor(&line, &mut answer));
+        let made = packet::receive_with_descriptor(&line, &mut answer);
+        if let Err(SysError { errno: Errno::AGAIN | Errno::INTR, .. }) = made {
+            lock(&self.awaited).insert(number, line);
+            return Err(Errno::INPROGRESS).by("the mounter");
+        }
+        drop(self.forget(number));
         match (made, i32::from_ne_bytes(answer)) {
             (Ok((Received::Packet(4), Some(mount))), 0) if xfs::is_mount_of(&mount, number)? => Ok(mount),
-            (Ok((Received::Packet(4), _)), errno) if errno != 0 => {
+            (Ok((Received::Packet(4), Some(_))), 0) => end("it handed over something else than a mount"),
+            (Ok((Received::Packet(4), None)), 0) => end("it said that there is a mount, and there is none"),
+            (Ok((Received::Packet(4), _)), errno) => {
                 Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter")
             }
-            (Ok((Received::Closed, _)) | Err(SysError { errno: Errno::AGAIN | Errno::CONNRESET, .. }), _) => {
+            (Ok((Received::Closed, _)) | Err(SysError { errno: Errno::CONNRESET, .. }), _) => {
                 Err(Errno::INPROGRESS).by("the mounter")
             }
             (Err(error), _) => Err(error),
-            (Ok((outcome, mount)), _) => end(&format!("no mount outcome={outcome:?} descriptor={}", mount.is_some())),
+            (Ok((outcome, _)), _) => end(&format!("it does not answer outcome={outcome:?}")),
         }
     }
 
@@ -170,13 +162,20 @@ impl Mounting {
         lock(&self.awaited).remove(&number)
     }
 
-    /// Keeps the mount of the filesystem on a device that was asked for, if `check` finds the device bound to what it should be
-    /// still: nobody can bind it anew once it is mounted.
-    pub fn keep(&self, number: u32, volume: &VolumeId, check: impl Fn() -> Result<(), Failure>) -> Result<(), Failure> {
+    /// Has the filesystem on a device mounted, and keeps the mount, if `check` finds the device bound to what it should be. It
+    /// is asked again once the filesystem is mounted, as nobody can bind the device anew from then on.
+    pub fn mount(
+        &self,
+        number: u32,
+        volume: &VolumeId,
+        check: impl Fn() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        check()?;
         if self.keeps(number)? {
             return Ok(());
         }
-        let mount = self.made(number)?;
+        let awaited = lock(&self.awaited).remove(&number);
+        let mount = self.made(number, awaited.map_or_else(|| self.begin_mount(number), Ok)?)?;
         check()?;
         unless(Errno::EXIST, file::make_directory(&self.place, &kept(number), Mode::RWXU))?;
         let entry = file::open_entry(&self.place, &kept(number))?;

@@ -60,10 +60,8 @@ impl Place {
         let bound = loopdevice::image_of(self.nodes.open(number, Access::Look)?)?;
         let image = open_content(&pool.directory, volume, Kind::Block, OFlags::RDONLY)?;
         let is_marked = attributes::get(&image, Attribute::Filesystem)?.is_some();
-        if file::status(&image)?.id == bound && is_marked == (kind == Kind::Filesystem) {
-            return Ok(());
-        }
-        Err(Refusal::Replaced.into())
+        let is_its_own = file::status(&image)?.id == bound && is_marked == (kind == Kind::Filesystem);
+        if is_its_own { Ok(()) } else { Err(Refusal::Replaced.into()) }
     }
 
     /// Unmounts what is at a target, if it is what the keeper takes it for, and then removes the target if nothing else is

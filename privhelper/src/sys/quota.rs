@@ -89,8 +89,8 @@ struct XfsBlock {
 /// Returns what a project uses and may use; one that the filesystem does not know uses nothing.
 pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<ProjectQuota> {
     let found = match look {
-        Look::Waiting => find::<Block>(filesystem, GET, project),
-        Look::AtOnce => find::<XfsBlock>(filesystem, XFS_GET, project),
+        Look::Waiting => find(filesystem, GET, project, |block: &Block| (block.id, quota_of(block))),
+        Look::AtOnce => find(filesystem, XFS_GET, project, |block: &XfsBlock| (block.id, quota_of_xfs(block))),
     };
     Ok(found?.map(|(_, quota)| quota).unwrap_or_default())
 }
@@ -99,20 +99,25 @@ pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<Proj
 /// file has: the caller must know that one is not far.
 pub fn get_next(filesystem: impl AsFd, look: Look, from: ProjectId) -> Result<Option<(ProjectId, ProjectQuota)>> {
     match look {
-        Look::Waiting => find::<Block>(filesystem, GET_NEXT, from),
-        Look::AtOnce => find::<XfsBlock>(filesystem, XFS_GET_NEXT, from),
+        Look::Waiting => find(filesystem, GET_NEXT, from, |block: &Block| (block.id, quota_of(block))),
+        Look::AtOnce => find(filesystem, XFS_GET_NEXT, from, |block: &XfsBlock| (block.id, quota_of_xfs(block))),
     }
 }
 
-fn find<T: Found>(
+fn find<T: Default>(
     filesystem: impl AsFd,
     command: u32,
     project: ProjectId,
+    read: impl FnOnce(&T) -> (u32, ProjectQuota),
 ) -> Result<Option<(ProjectId, ProjectQuota)>> {
     let mut block = T::default();
     match call(filesystem, command, project.0, &mut block) {
+        Ok(()) => {
+            let (id, quota) = read(&block);
+            Ok(Some((ProjectId(id), quota)))
+        }
         Err(Error { errno: Errno::NOENT | Errno::SRCH, .. }) => Ok(None),
-        called => called.map(|()| Some(block.found())),
+        Err(error) => Err(error),
     }
 }
 
@@ -129,34 +134,22 @@ pub(super) fn call<T>(filesystem: impl AsFd, command: u32, id: u32, block: &mut 
     checked(returned, "quotactl_fd")
 }
 
-/// What a command to look at a quota fills in.
-trait Found: Default {
-    /// Whose quota it is, and what it says.
-    fn found(&self) -> (ProjectId, ProjectQuota);
-}
-
-impl Found for Block {
-    fn found(&self) -> (ProjectId, ProjectQuota) {
-        let quota = ProjectQuota {
-            used_bytes: self.used_bytes,
-            used_inodes: self.used_inodes,
-            limit_bytes: self.hard_blocks.saturating_mul(BLOCK),
-            limit_inodes: self.hard_inodes,
-            soft: (self.soft_blocks, self.soft_inodes) != (0, 0),
-        };
-        (ProjectId(self.id), quota)
+fn quota_of(block: &Block) -> ProjectQuota {
+    ProjectQuota {
+        used_bytes: block.used_bytes,
+        used_inodes: block.used_inodes,
+        limit_bytes: block.hard_blocks.saturating_mul(BLOCK),
+        limit_inodes: block.hard_inodes,
+        soft: (block.soft_blocks, block.soft_inodes) != (0, 0),
     }
 }
 
-impl Found for XfsBlock {
-    fn found(&self) -> (ProjectId, ProjectQuota) {
-        let quota = ProjectQuota {
-            used_bytes: self.used_blocks.saturating_mul(XFS_BLOCK),
-            used_inodes: self.used_inodes,
-            limit_bytes: self.hard_blocks.saturating_mul(XFS_BLOCK),
-            limit_inodes: self.hard_inodes,
-            soft: (self.soft_blocks, self.soft_inodes) != (0, 0),
-        };
-        (ProjectId(self.id), quota)
+fn quota_of_xfs(block: &XfsBlock) -> ProjectQuota {
+    ProjectQuota {
+        used_bytes: block.used_blocks.saturating_mul(XFS_BLOCK),
+        used_inodes: block.used_inodes,
+        limit_bytes: block.hard_blocks.saturating_mul(XFS_BLOCK),
+        limit_inodes: block.hard_inodes,
+        soft: (block.soft_blocks, block.soft_inodes) != (0, 0),
     }
 }
