@@ -257,8 +257,8 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     let say = |error: SysError| error.to_string();
     let pid = socket::peer(connection).map_err(say)?.pid;
     let mut buffer = [0; MAX_PACKET];
-    packet::set_send_timeout(connection, PATIENCE).map_err(say)?;
-    packet::set_receive_timeout(connection, Some(PATIENCE)).map_err(say)?;
+    packet::set_timeout(connection, packet::Timeout::Send, Some(PATIENCE)).map_err(say)?;
+    packet::set_timeout(connection, packet::Timeout::Recv, Some(PATIENCE)).map_err(say)?;
     let Some(packet) = receive(connection, &mut buffer)? else { return Ok(()) };
     let hello: Hello = decode(packet).map_err(|error| format!("hello: {error}"))?;
     let agreed = negotiate(hello);
@@ -266,7 +266,7 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     send(connection, &welcome, None)?;
     let version = agreed.map_err(|error| error.to_string())?;
     log::info!("a frontend is connected connection={number} pid={pid} version={version}");
-    packet::set_receive_timeout(connection, None).map_err(say)?;
+    packet::set_timeout(connection, packet::Timeout::Recv, None).map_err(say)?;
     while let Some(packet) = receive(connection, &mut buffer)? {
         let (request, call) = decode_request(packet, version).map_err(|error| format!("request: {error}"))?;
         let client = Client { connection: number, pid, call };

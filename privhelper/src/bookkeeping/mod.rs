@@ -30,7 +30,7 @@ pub use owner::{owner, set_owner};
 #[cfg(test)]
 pub use release::testing::released;
 pub use release::{Deletions, Emptied, Progress, Released};
-pub use reserve::Reserve;
+pub use reserve::{Reserve, permille};
 pub use room::Share;
 pub use sharing::sharing;
 pub use status::{list, list_snapshots, pool_counts, pool_status, usage};

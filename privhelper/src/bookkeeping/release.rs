@@ -104,7 +104,7 @@ impl Deletions {
         let mut looked = Instant::now();
         loop {
             let limit = wait(volumes, name, Instant::now());
-            packet::set_receive_timeout(&self.emptier, Some(limit)).map_err(gone)?;
+            packet::set_timeout(&self.emptier, packet::Timeout::Recv, Some(limit)).map_err(gone)?;
             match packet::receive(&self.emptier, &mut buffer) {
                 Ok(Received::Packet(length)) => {
                     let report =

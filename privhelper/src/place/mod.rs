@@ -41,7 +41,7 @@ use crate::mounter::Work;
 use crate::sys::capability::{allow, raise};
 use crate::sys::packet::Received;
 use crate::sys::quota::ProjectId;
-use crate::sys::{Errno, Error as SysError, Result as SysResult, packet};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, mount, packet};
 use crate::threads;
 
 /// An answer, and the descriptor that comes before it.
@@ -121,12 +121,10 @@ pub fn run<E: From<String>>(
 impl Place {
     /// What it has open.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let pools = self.pools.iter().flat_map(|pool| {
-            let mounting = pool.mounting.iter().flat_map(Mounting::parts);
-            mounting.chain([&pool.directory, &pool.marker])
-        });
+        let pools = self.pools.iter().flat_map(|pool| [&pool.directory, &pool.marker]);
+        let mounting = self.pools.iter().flat_map(|pool| &pool.mounting).flat_map(Mounting::parts);
         let publish = self.publish.iter().map(|below| &below.root);
-        pools.chain(publish).chain([self.nodes.directory()]).map(AsFd::as_fd).collect()
+        pools.chain(mounting).chain(publish).chain([self.nodes.directory()]).map(AsFd::as_fd).collect()
     }
 
     /// Answers one request after another. A keeper that breaks the protocol is no keeper of ours: the line is closed, and
@@ -139,15 +137,11 @@ impl Place {
                 _ => return,
             };
             let Some(Ok(request)) = packet.map(bulkhead_protocol::decode::<Request>) else { return };
-            let carried_out = {
-                let _allowed = allow(PLACER);
-                self.carry_out(request)
-            };
-            let (answer, device) = match carried_out {
+            let _allowed = allow(PLACER);
+            let (answer, device) = match self.carry_out(request) {
                 Ok((answer, device)) => (Ok(answer), device),
                 Err(failure) => (Err(failure), None),
             };
-            let _allowed = allow(PLACER);
             // Before the answer: what follows it may need a device that nobody else has open.
             let passed = device.map_or(Ok(()), |device| packet::persistently(|| pass(line, &device)));
             let answer = bulkhead_protocol::encode(&answer).map_err(|_| SysError::of(Errno::MSGSIZE));
@@ -165,10 +159,12 @@ impl Place {
                 Answer::Is(self.unbind(&target, kind, expected, is_joined)?)
             }
             Request::Look(target, to_publish) => Answer::Looked(self.look(&target, to_publish.as_ref())?),
-            Request::IsGone(id) => Answer::Is(publish::is_mount_gone(id)),
+            Request::IsGone(id) => Answer::Is(failed_with(&mount::find(id), Errno::NOENT)),
             Request::IsMoved(name) => Answer::Is(self.below(&name)?.is_moved()),
             Request::Open(number, access) => return Ok((Answer::Done, Some(self.nodes.open(number, access)?))),
-            Request::Command(number, command) => self.nodes.command(number, command).map(|()| Answer::Done)?,
+            Request::Command(number, command) => {
+                self.nodes.command(&self.pools, number, command).map(|()| Answer::Done)?
+            }
             Request::Quotas(pool, look, projects) => {
                 quotas::get(&self.pool(&pool)?.directory, look, projects.as_slice())?
             }
@@ -199,18 +195,15 @@ impl Place {
         let pool = self.pool(name)?;
         let mounting = pool.mounting()?;
         let check = |volume: &VolumeId| self.check_device(volume, pool, Kind::Filesystem, number);
-        match what {
+        let line = match what {
             OnFilesystem::Look => return Ok((Answer::Filesystem(mounting.figures(number)?), None)),
-            OnFilesystem::Mount(volume) => {
-                return Ok((Answer::Done, mounting.begin_mount(number, || check(&volume))?));
-            }
+            OnFilesystem::Mount(volume) => mounting.mount(number, &volume, || check(&volume)).map(|()| None)?,
             OnFilesystem::Work(Work::Mount) => return Err(SysError::of(Errno::INVAL).into()),
-            OnFilesystem::Work(work) => return Ok((Answer::Done, Some(mounting.begin(number, work)?))),
-            OnFilesystem::Keep(volume) => mounting.keep(number, &volume, || check(&volume))?,
-            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode)?,
-            OnFilesystem::Release => mounting.release(number)?,
-        }
-        Ok((Answer::Done, None))
+            OnFilesystem::Work(work) => Some(mounting.begin(number, work)?),
+            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode).map(|()| None)?,
+            OnFilesystem::Release => mounting.release(number).map(|()| None)?,
+        };
+        Ok((Answer::Done, line))
     }
 
     fn below(&self, name: &PublishName) -> Result<&Below, Refusal> {

@@ -1,5 +1,5 @@
-//! Filesystems in images: the connection to the process that mounts them, and the place in which their mounts are kept. Nobody
-//! waits here for what the mounter does: the keeper is given a line over which it hears of that.
+//! Filesystems in images: the connection to the process that mounts them, and the place in which their mounts are kept. For
+//! what else a mounter does, nobody waits here: the keeper is given a line over which it hears of that.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,15 +10,16 @@ use bulkhead_protocol::VolumeId;
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
+use super::devices;
 use super::kind::DATA;
 use super::wire::{Failure, Figures};
 use crate::log;
 use crate::mounter::{self, Work};
 use crate::sys::capability::raise;
 use crate::sys::mount::Flagged;
-use crate::sys::packet::Received;
+use crate::sys::packet::{Received, Timeout};
 use crate::sys::{
-    Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, packet, unless, with_patience, xfs,
+    Called, Errno, Error as SysError, Result as SysResult, file, mount, packet, unless, with_patience, xfs,
 };
 
 /// What a pool has for filesystems in images. Each is mounted once, as the entry of a private directory that is called after
@@ -35,10 +36,8 @@ pub struct Mounting {
     place: OwnedFd,
 }
 
-/// How long the mounter may take to fork a child.
+/// How long an operation waits for a mount. The helper ends in order within five seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How long each of fifty looks takes for a mount that is there, as the keeper says.
-const LOOK: Duration = Duration::from_millis(20);
 
 impl Mounting {
     /// The mounter is at the other end of the socket, and has this place as its root.
@@ -105,11 +104,12 @@ impl Mounting {
         }
     }
 
-    /// Asks the mounter for something, with this descriptor, and returns the line to its child.
+    /// Asks the mounter for something about what goes with it, which is not kept: it would keep the filesystem. Returns the
+    /// line to its child.
     fn ask(&self, work: Work, with: OwnedFd) -> SysResult<OwnedFd> {
         let request = bulkhead_protocol::encode(&work).map_err(|_| SysError::of(Errno::INVAL))?;
         let (line, other) = packet::pair()?;
-        packet::set_send_timeout(&self.mounter, PATIENCE)?;
+        packet::set_timeout(&self.mounter, Timeout::Send, Some(PATIENCE))?;
         // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         match packet::send(&self.mounter, &[0], Some(other.as_fd())) {
@@ -122,77 +122,68 @@ impl Mounting {
         packet::send(&line, &request, Some(with.as_fd())).map(|()| line)
     }
 
-    /// Begins to mount the filesystem on a device if `check` finds that bound to what it should be, and returns a line that is
-    /// hung up when this is over; `None` if it is kept here.
-    pub fn begin_mount(
-        &self,
-        number: u32,
-        check: impl Fn() -> Result<(), Failure>,
-    ) -> Result<Option<OwnedFd>, Failure> {
-        check()?;
-        if self.keeps(number)? {
-            return Ok(None);
-        }
+    /// Asks for the mount of the filesystem on a device, and returns the line over which it comes.
+    fn begin_mount(&self, number: u32) -> SysResult<OwnedFd> {
         let node = mounter::node(number);
-        {
-            let _raised = raise(Capability::CAP_MKNOD)?;
-            unless(Errno::EXIST, loopdevice::make_node(self.place.as_fd(), &node, number))?;
-        }
+        unless(Errno::EXIST, devices::make(&self.place, &node, number))?;
         let configured = {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             xfs::configure(&format!("/{node}"))?
         };
-        let mount = self.ask(Work::Mount, configured)?;
-        let (line, other) = packet::pair()?;
-        // It waits in the child's connection, and is closed with that.
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        packet::send(&mount, &[0], Some(other.as_fd()))?;
-        packet::set_receive_timeout(&mount, Some(LOOK))?;
-        lock(&self.awaited).insert(number, mount);
-        Ok(Some(line))
+        let line = self.ask(Work::Mount, configured)?;
+        packet::set_timeout(&line, Timeout::Recv, Some(PATIENCE)).map(|()| line)
     }
 
-    /// The mount that was asked for, which is attached to nothing.
+    /// Waits for a mount that was asked for, which is attached to nothing.
     ///
     /// # Errors
-    /// The kernel's, if it failed; `INPROGRESS` if nobody says so. What is not the mount that was asked for ends the process: a
-    /// mounter that hands it over is nobody's any more.
-    fn made(&self, number: u32) -> SysResult<Flagged> {
-        let line = lock(&self.awaited).remove(&number).ok_or(SysError::of(Errno::NXIO))?;
+    /// The kernel's, if it failed; `INPROGRESS` if it takes long, or nobody is left to say so. What is not the mount that was
+    /// asked for ends the process: a mounter that hands it over is nobody's any more.
+    fn made(&self, number: u32, line: OwnedFd) -> SysResult<Flagged> {
         let mut answer = [0; 4];
-        let made = packet::persistently(|| packet::receive_with_descriptor(&line, &mut answer));
-        self.forget(number);
+        let made = packet::receive_with_descriptor(&line, &mut answer);
+        if let Err(SysError { errno: Errno::AGAIN | Errno::INTR, .. }) = made {
+            lock(&self.awaited).insert(number, line);
+            return Err(Errno::INPROGRESS).by("the mounter");
+        }
+        drop(self.forget(number));
         match (made, i32::from_ne_bytes(answer)) {
             (Ok((Received::Packet(4), Some(mount))), 0) => {
                 xfs::checked_mount(mount, number)?.map_or_else(|| end("it handed over something else than a mount"), Ok)
             }
-            (Ok((Received::Packet(4), _)), errno) if errno != 0 => {
+            (Ok((Received::Packet(4), None)), 0) => end("it said that there is a mount, and there is none"),
+            (Ok((Received::Packet(4), _)), errno) => {
                 Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter")
             }
-            (Ok((Received::Closed, _)) | Err(SysError { errno: Errno::AGAIN | Errno::CONNRESET, .. }), _) => {
+            (Ok((Received::Closed, _)) | Err(SysError { errno: Errno::CONNRESET, .. }), _) => {
                 Err(Errno::INPROGRESS).by("the mounter")
             }
             (Err(error), _) => Err(error),
-            (Ok((outcome, mount)), _) => end(&format!("no mount outcome={outcome:?} descriptor={}", mount.is_some())),
+            (Ok((outcome, _)), _) => end(&format!("it does not answer outcome={outcome:?}")),
         }
     }
 
-    /// Does not wait any more for what was to be done to the filesystem on a device.
-    fn forget(&self, number: u32) {
-        let forgotten = lock(&self.awaited).remove(&number);
-        // What was handed over and not received may be unmounted by this.
-        drop(forgotten);
+    /// Expects no mount any more of the filesystem on a device, and returns the line over which it comes, if it was asked for.
+    fn forget(&self, number: u32) -> Option<OwnedFd> {
         // This can fail only if the node is already missing.
         let _ = file::remove(&self.place, &*mounter::node(number));
+        lock(&self.awaited).remove(&number)
     }
 
-    /// Keeps the mount of the filesystem on a device that was asked for, if `check` finds the device bound to what it should be
-    /// still: nobody can bind it anew once it is mounted.
-    pub fn keep(&self, number: u32, volume: &VolumeId, check: impl Fn() -> Result<(), Failure>) -> Result<(), Failure> {
+    /// Has the filesystem on a device mounted, and keeps the mount, if `check` finds the device bound to what it should be. It
+    /// is asked again once the filesystem is mounted, as nobody can bind the device anew from then on.
+    pub fn mount(
+        &self,
+        number: u32,
+        volume: &VolumeId,
+        check: impl Fn() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        check()?;
         if self.keeps(number)? {
             return Ok(());
         }
-        let mount = self.made(number)?;
+        let awaited = lock(&self.awaited).remove(&number);
+        let mount = self.made(number, awaited.map_or_else(|| self.begin_mount(number), Ok)?)?;
         check()?;
         unless(Errno::EXIST, file::make_directory(&self.place, &kept(number), Mode::RWXU))?;
         let entry = file::open_entry(&self.place, &kept(number))?;
@@ -207,7 +198,8 @@ impl Mounting {
     /// # Errors
     /// `BUSY` when it is still in use.
     pub fn release(&self, number: u32) -> SysResult<()> {
-        self.forget(number);
+        // What was handed over and not received may be unmounted by this.
+        drop(self.forget(number));
         while self.keeps(number)? {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             // The mounter may not have closed its own descriptor yet, and who asks for the usage has one for a moment.

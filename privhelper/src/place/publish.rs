@@ -1,7 +1,6 @@
 //! Binding what volumes show to targets, unmounting it, and looking at what is there. Whatever the keeper asks, only
 //! volumes' content is bound, where the kubelet has recorded that it belongs; and only what shows such content is unmounted.
 
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
 use bulkhead_protocol::{MountFlags, TargetPath, VolumeId};
@@ -14,7 +13,7 @@ use super::wire::{Access, Answer, Content, Failure, Found, Looked, Refusal};
 use super::{Place, PoolPlace};
 use crate::sys::loopdevice::{self, MAJOR, OURS};
 use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Errno, Error as SysError, failed_with, file, xfs};
+use crate::sys::{Errno, Error as SysError, file, xfs};
 
 impl Place {
     /// Binds a volume's content to a target, which is made.
@@ -61,10 +60,8 @@ impl Place {
         let bound = loopdevice::image_of(self.nodes.open(number, Access::Look)?)?;
         let image = open_content(&pool.directory, volume, Kind::Block, OFlags::RDONLY)?;
         let is_marked = attributes::get(&image, Attribute::Filesystem)?.is_some();
-        if file::status(&image)?.id == bound && is_marked == (kind == Kind::Filesystem) {
-            return Ok(());
-        }
-        Err(Refusal::Replaced.into())
+        let is_its_own = file::status(&image)?.id == bound && is_marked == (kind == Kind::Filesystem);
+        if is_its_own { Ok(()) } else { Err(Refusal::Replaced.into()) }
     }
 
     /// Unmounts what is at a target, if it is what the keeper takes it for, and then removes the target if nothing else is
@@ -114,34 +111,29 @@ impl Place {
     /// Checks that a mount shows something of ours, whatever the keeper says of it: a node or the filesystem of a loop device
     /// of ours, or a part of a pool. Of one that cannot be inspected, the kernel still says which filesystem it is.
     fn check_ours(&self, target: &Target<'_>, mount: Mounted) -> Result<(), Failure> {
-        let Mounted::Seen(status) = mount else {
-            let found = target.filesystem_id()?;
-            let is_device = xfs::loop_device_of(found).is_some_and(|number| OURS.contains(&number));
-            let is_pool = |pool: &PoolPlace| file::filesystem_id(&pool.directory).is_ok_and(|own| own == found);
-            return if is_device || self.pools.iter().any(is_pool) { Ok(()) } else { Err(Refusal::OfNobody.into()) };
-        };
         let is_device = |(major, number): (u32, u32)| major == MAJOR && OURS.contains(&number);
-        let is_node = status.file_type == FileType::BlockDevice && is_device(status.device);
-        if is_node || is_device(status.id.device) {
-            return Ok(());
-        }
-        let root = target.unique_id()?.and_then(|id| mount::root_of(id).ok());
-        let is_below = |pool: &PoolPlace| {
-            let own = mount::unique_id(&pool.directory, "").ok().flatten().and_then(|id| mount::root_of(id).ok());
-            // KERNEL(6.8): until then, only the filesystem is known.
-            root.as_ref().zip(own).is_none_or(|(root, own)| root.starts_with(own))
+        let is_ours = match mount {
+            Mounted::Unreadable => {
+                let found = target.filesystem_id()?;
+                let is_pool = |pool: &PoolPlace| file::filesystem_id(&pool.directory).is_ok_and(|own| own == found);
+                xfs::loop_device_of(found).is_some_and(|number| OURS.contains(&number))
+                    || self.pools.iter().any(is_pool)
+            }
+            Mounted::Seen(status) => {
+                let is_node = status.file_type == FileType::BlockDevice && is_device(status.device);
+                let root = target.unique_id()?.and_then(|id| mount::root_of(id).ok());
+                let is_below = |pool: &PoolPlace| {
+                    let own =
+                        mount::unique_id(&pool.directory, "").ok().flatten().and_then(|id| mount::root_of(id).ok());
+                    // KERNEL(6.8): until then, only the filesystem is known.
+                    root.as_ref().zip(own).is_none_or(|(root, own)| root.starts_with(own))
+                };
+                let is_part = |pool: &PoolPlace| pool.device == status.id.device && is_below(pool);
+                is_node || is_device(status.id.device) || self.pools.iter().any(is_part)
+            }
         };
-        let is_part = |pool: &&PoolPlace| pool.device == status.id.device && is_below(pool);
-        if self.pools.iter().any(|pool| is_part(&pool)) {
-            return Ok(());
-        }
-        Err(Refusal::OfNobody.into())
+        if is_ours { Ok(()) } else { Err(Refusal::OfNobody.into()) }
     }
-}
-
-/// Returns whether a mount is certainly gone.
-pub fn is_mount_gone(id: NonZeroU64) -> bool {
-    failed_with(&mount::find(id), Errno::NOENT)
 }
 
 /// The flags of a mount. Read-only is a property of a device: a read-only mount of its node would not prevent writes.

@@ -37,11 +37,7 @@ const DIRECTORY_MODE: u32 = 0o1750;
 const FILE_MODE: u32 = 0o1600;
 
 fn is_marked(file_type: FileType, mode: u32) -> bool {
-    match file_type {
-        FileType::Directory => mode & 0o7777 == DIRECTORY_MODE,
-        FileType::RegularFile => mode & 0o7777 == FILE_MODE,
-        _ => false,
-    }
+    [(FileType::Directory, DIRECTORY_MODE), (FileType::RegularFile, FILE_MODE)].contains(&(file_type, mode & 0o7777))
 }
 
 impl<'a> Target<'a> {

@@ -24,7 +24,7 @@ fn place() -> Place {
         driver: "bulkhead.csi.local".parse().expect("a name"),
         publish: vec![below],
         pools: vec![pool],
-        nodes: Nodes::new(nothing(), BTreeSet::new()),
+        nodes: Nodes::new(nothing()),
         project_ids: (100_000, 100_009),
         beyond: BTreeMap::from([((0, 0), [ProjectId(7)].into())]),
     }

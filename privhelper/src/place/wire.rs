@@ -78,10 +78,8 @@ pub enum Command {
 pub enum OnFilesystem {
     /// It is looked at.
     Look,
-    /// It is to be mounted, if it is that of this volume.
+    /// It is mounted, if it is that of this volume, and kept.
     Mount(VolumeId),
-    /// What was mounted is kept, if it is that of this volume.
-    Keep(VolumeId),
     /// It has the directory that is published, with this mode.
     Prepare(u16),
     /// Work of the mounter's.

@@ -309,6 +309,7 @@ pub const CHILD: &[Row] = &[
     Row(&[libc::SYS_getdents64, libc::SYS_lseek], &[], "the names of its volumes"),
     Row(&[libc::SYS_utimensat, libc::SYS_fsync], &[], "whether its filesystem can write"),
     Row(&[libc::SYS_statx, libc::SYS_fstatfs], &[], "what its filesystem is"),
+    Row(&[libc::SYS_uname], &[], "the kernel's release"),
     Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quotastate::GET_XFS_STATE)], "whether limits are enforced"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSGETXATTR)], "the project that it is in"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GEOMETRY)], "whether its files can share blocks"),

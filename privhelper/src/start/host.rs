@@ -9,7 +9,7 @@ use std::time::Duration;
 use bulkhead_protocol::Socket;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::config::{Config, PublishConfig};
+use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
 use super::filter::OnViolation;
 use super::judge::host::way;
@@ -92,12 +92,11 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
         places.push(directory.position(&mounts)?);
         publish.push(directory);
     }
-    let ways = config.publish.iter().zip(&publish).zip(&places);
     patience::judged(config.on_violation, |unprivileged| {
-        let way = |((wanted, directory), position): ((&PublishConfig, &Directory), _)| {
-            way(unprivileged, &wanted.name, &directory.real_path, position, &mounts)
-        };
-        ways.map(way).try_for_each(|way| way.map(drop))
+        for ((wanted, directory), position) in config.publish.iter().zip(&publish).zip(&places) {
+            way(unprivileged, &wanted.name, &directory.real_path, position, &mounts)?;
+        }
+        Ok(())
     })?;
     let mut positions = Vec::new();
     for pool in pools.iter().flat_map(|pool| &pool.state) {

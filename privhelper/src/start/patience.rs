@@ -57,7 +57,7 @@ pub fn in_child(
         std::process::exit(i32::from(done.is_err()));
     }
     drop(theirs);
-    packet::set_receive_timeout(&ours, Some(limit))?;
+    packet::set_timeout(&ours, packet::Timeout::Recv, Some(limit))?;
     let (mut buffer, mut is_done) = ([0; 1024], false);
     loop {
         match packet::receive(&ours, &mut buffer) {

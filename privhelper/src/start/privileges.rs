@@ -1,12 +1,12 @@
 //! Step 6 of the helper's life: everything that serving does not need is dropped.
 
 use caps::{CapSet, Capability, CapsHashSet};
-use rustix::process::DumpableBehavior;
+use rustix::process::{DumpableBehavior, Gid, Uid};
 use rustix::thread::CapabilitiesSecureBits;
 
 use super::refusal::{Refusal, Why};
 pub use crate::capabilities::{EMPTIER, KEEPER, MOUNTER, PLACER};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process};
+use crate::sys::{Called, Errno, Result as SysResult};
 
 const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_ROOT_LOCKED)
@@ -57,17 +57,23 @@ pub fn give_up() -> Result<Unprivileged, Refusal> {
     Ok(Unprivileged(()))
 }
 
-/// Makes the process another user's, which changes nothing about its capabilities yet.
+/// Makes the process another user's, in no group but one with the same number, and without any group besides. It keeps the
+/// capabilities that are permitted, and they stay effective. It does not die with its parent any more, which may not signal
+/// it: it has to end by itself when their connection is closed.
 ///
 /// # Errors
 /// A sentence on what failed.
 pub fn become_user(user: u32) -> Result<(), Refusal> {
-    let become_user = || {
-        process::become_user(user)?;
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    let become_user = || -> SysResult<()> {
+        rustix::thread::set_keep_capabilities(true).by("PR_SET_KEEPCAPS")?;
+        rustix::thread::set_thread_groups(&[]).by("setgroups")?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid).by("setresgid")?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid).by("setresuid")?;
         let permitted = caps::read(None, CapSet::Permitted).map_err(|_| Errno::PERM).by("capget")?;
         caps::set(None, CapSet::Effective, &permitted).map_err(|_| Errno::PERM).by("capset")
     };
-    Ok(become_user().map_err(|error: SysError| {
+    Ok(become_user().map_err(|error| {
         format!("cannot become user {user}: {error}; that takes CAP_SETUID and CAP_SETGID at start")
     })?)
 }

@@ -99,7 +99,7 @@ fn take_place(
         places.push(PoolPlace { name: name.clone(), directory, marker, device, mounting });
     }
     let (driver, project_ids, beyond) = (config.driver.clone(), config.project_ids, BTreeMap::new());
-    let nodes = Nodes::new(walk::duplicate(&jail.nodes.0)?, places.iter().map(|pool| pool.device).collect());
+    let nodes = Nodes::new(walk::duplicate(&jail.nodes.0)?);
     Ok(Place { driver, publish: publish.collect(), pools: places, nodes, project_ids, beyond })
 }
 

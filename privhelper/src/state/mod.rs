@@ -48,7 +48,7 @@ pub use loops::{Attached, Device, KEEPERS, Loops, label};
 pub use mounts::{PoolAt, node, volume_in};
 pub use operation::{Held, HeldTarget, Joined, Seen};
 pub use placer::Placer;
-pub use pool::{Lent, Place, Pool, PoolConfig, Served};
+pub use pool::{FILESYSTEMS, Lent, Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
 pub use volumes::{Deleted, FoundVolumes, Published, Volume, Volumes};

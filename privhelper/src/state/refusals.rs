@@ -91,7 +91,7 @@ impl<'a> About<'a> {
                 ..at(target)
             },
             Request::IsMoved(directory) => Self { directory: Some(directory), ..nothing() },
-            Request::Filesystem(pool, _, OnFilesystem::Mount(volume) | OnFilesystem::Keep(volume)) => {
+            Request::Filesystem(pool, _, OnFilesystem::Mount(volume)) => {
                 Self { volume: Some(volume), pool: Some(pool), ..nothing() }
             }
             Request::Quotas(pool, ..)

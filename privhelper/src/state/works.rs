@@ -1,14 +1,15 @@
-//! What is done to a tenant's filesystem as a whole, by a child of the mounter's: it takes as long as whoever has written to
-//! that likes. The placer has it begun, and waits for nothing; an operation of the keeper's waits for a while.
+//! What is done to a mounted filesystem of a tenant's as a whole, by a child of the mounter's: it takes as long as whoever has
+//! written to that likes. The placer has it begun, and does not wait; an operation of the keeper's waits for a while.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use bulkhead_protocol::{PoolName, VolumeId};
+use bulkhead_protocol::PoolName;
 
 use super::{Placer, lock};
+use crate::log;
 use crate::mounter::Work;
 use crate::place::wire::OnFilesystem;
 use crate::sys::packet::{self, Received};
@@ -33,10 +34,9 @@ impl Works {
         Some((work, self.wait(number, work, line)))
     }
 
-    /// Waits for the answer over a line. `INPROGRESS` if it takes long, or nobody is left to give one. How a mount went, the
-    /// placer is told: this line is only hung up then.
+    /// Waits for the answer over a line. `INPROGRESS` if it takes long, or nobody is left to give one.
     fn wait(&self, number: u32, work: Work, line: OwnedFd) -> SysResult<()> {
-        packet::set_receive_timeout(&line, Some(PATIENCE))?;
+        packet::set_timeout(&line, packet::Timeout::Recv, Some(PATIENCE))?;
         let mut answer = [0; 4];
         loop {
             return match packet::receive(&line, &mut answer) {
@@ -49,12 +49,20 @@ impl Works {
                     0 => Ok(()),
                     errno => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter"),
                 },
-                Ok(_) | Err(SysError { errno: Errno::CONNRESET, .. }) if matches!(work, Work::Mount) => Ok(()),
-                Ok(_) | Err(SysError { errno: Errno::CONNRESET, .. }) => Err(Errno::INPROGRESS).by("the mounter"),
+                Ok(Received::Closed) | Err(SysError { errno: Errno::CONNRESET, .. }) => {
+                    Err(Errno::INPROGRESS).by("the mounter")
+                }
                 Err(error) => Err(error),
+                Ok(outcome) => end(&format!("it does not answer outcome={outcome:?}")),
             };
         }
     }
+}
+
+/// Ends the process: what the mounter does next is nobody's guess.
+fn end(why: &str) -> ! {
+    log::last_words(&format!("the helper exits: it cannot go on with a mounter: {why}"));
+    std::process::exit(1);
 }
 
 impl Placer {
@@ -65,13 +73,9 @@ impl Placer {
     /// for it first.
     pub fn on_filesystem(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
         match what {
-            OnFilesystem::Mount(volume) => self.mount(pool, number, volume),
-            OnFilesystem::Work(work) => {
-                self.finish_before(number)?;
-                self.work(pool, number, work, what)
-            }
+            OnFilesystem::Look | OnFilesystem::Prepare(_) => self.begin(pool, number, what).map(drop),
+            OnFilesystem::Mount(_) | OnFilesystem::Work(_) => self.work(pool, number, what),
             OnFilesystem::Release => self.release(pool, number),
-            what => self.begin(pool, number, what).map(drop),
         }
     }
 
@@ -83,16 +87,6 @@ impl Placer {
             Some((Work::Settle, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
             _ => self.on_filesystem(pool, number, OnFilesystem::Work(Work::Thaw)),
         }
-    }
-
-    /// Has the filesystem mounted, unless that is in progress, and keeps the mount.
-    fn mount(&self, pool: &PoolName, number: u32, volume: VolumeId) -> SysResult<()> {
-        match self.works.finish(number) {
-            Some((Work::Mount, made)) => made?,
-            Some(_) if self.works.is_awaited(number) => return Err(Errno::INPROGRESS).by("the mounter"),
-            _ => self.work(pool, number, Work::Mount, OnFilesystem::Mount(volume.clone()))?,
-        }
-        self.begin(pool, number, OnFilesystem::Keep(volume)).map(drop)
     }
 
     /// Unmounts the filesystem, if it is kept.
@@ -110,14 +104,14 @@ impl Placer {
         self.begin(pool, number, OnFilesystem::Release).map(drop)
     }
 
-    /// Waits for what is in progress. What else was done before has nothing to say about now.
-    fn finish_before(&self, number: u32) -> SysResult<()> {
+    /// Begins it once what is in progress is over, and waits for it. What was done before has nothing to say about now.
+    fn work(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
         let _ = self.works.finish(number);
-        if self.works.is_awaited(number) { Err(Errno::INPROGRESS).by("the mounter") } else { Ok(()) }
-    }
-
-    fn work(&self, pool: &PoolName, number: u32, work: Work, what: OnFilesystem) -> SysResult<()> {
-        let line = self.begin(pool, number, what)?;
-        line.map_or(Ok(()), |line| self.works.wait(number, work, line))
+        if self.works.is_awaited(number) {
+            return Err(Errno::INPROGRESS).by("the mounter");
+        }
+        let line = self.begin(pool, number, what.clone())?;
+        let (Some(line), OnFilesystem::Work(work)) = (line, what) else { return Ok(()) };
+        self.works.wait(number, work, line)
     }
 }

@@ -4,7 +4,7 @@
 //! component is handled by *at() calls on the parent, and nothing is resolved twice.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::libc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
@@ -149,6 +149,5 @@ pub type Request = libc::Ioctl;
 
 /// The number of a borrowed descriptor, for a call that does not keep it.
 pub(super) fn raw_fd(file: &impl AsFd) -> i32 {
-    use std::os::fd::AsRawFd;
     file.as_fd().as_raw_fd()
 }

@@ -1,7 +1,6 @@
 //! The mount interface of Linux 5.2 and later: a mount is complete before it is visible.
 
-use std::ffi::CStr;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::mem::offset_of;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
