@@ -18,8 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::capabilities::MOUNTER;
 use crate::sys::capability::{allow, raise};
 use crate::sys::packet::Received;
-use crate::sys::socket;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, namespace, packet, process, xfs};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, namespace, packet, process, socket, xfs};
 
 /// The node in the mounter's root of the loop device with this number. The placer names it, and the kernel looks it up there.
 pub fn node(number: u32) -> String {
