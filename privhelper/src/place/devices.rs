@@ -16,7 +16,8 @@ use crate::sys::{Errno, Error as SysError, Result as SysResult, file, unless};
 /// The tmpfs with the nodes.
 #[derive(Debug)]
 pub struct Nodes {
-    directory: OwnedFd,
+    /// The directory.
+    pub directory: OwnedFd,
     /// How many were made for a moment.
     looks: AtomicU32,
 }
@@ -25,11 +26,6 @@ impl Nodes {
     /// Nodes in this directory.
     pub fn new(directory: OwnedFd) -> Self {
         Self { directory, looks: AtomicU32::new(0) }
-    }
-
-    /// The directory.
-    pub fn directory(&self) -> &OwnedFd {
-        &self.directory
     }
 
     /// Opens a device.

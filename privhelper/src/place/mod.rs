@@ -124,7 +124,7 @@ impl Place {
         let pools = self.pools.iter().flat_map(|pool| [&pool.directory, &pool.marker]);
         let mounting = self.pools.iter().flat_map(|pool| &pool.mounting).flat_map(Mounting::parts);
         let publish = self.publish.iter().map(|below| &below.root);
-        pools.chain(mounting).chain(publish).chain([self.nodes.directory()]).map(AsFd::as_fd).collect()
+        pools.chain(mounting).chain(publish).chain([&self.nodes.directory]).map(AsFd::as_fd).collect()
     }
 
     /// Answers one request after another. A keeper that breaks the protocol is no keeper of ours: the line is closed, and
