@@ -231,7 +231,19 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
         // If this fails too, the device stays attached, which the next attempt finds.
         let _ = detach(held);
     }
-    Err(cannot_mount(held.id, error))
+    Err(of_copy(held, cannot_mount(held.id, error)))
+}
+
+/// Says of a volume that began as a copy, and cannot be mounted, where that content still is: whoever has restored it to give
+/// up what it was copied from must know before that.
+fn of_copy(held: &Held<'_>, error: Error) -> Error {
+    let Some(origin) = held.known().and_then(|volume| volume.origin.as_deref()) else { return error };
+    let source = &origin.source;
+    let advice = match held.state.volumes.get(source) {
+        Some(_) => format!("{source}, of which it is a copy, is unchanged: keep it, and make another copy"),
+        None => format!("{source}, of which it is a copy, does not exist any more"),
+    };
+    Error::new(error.kind, format!("{error}; {advice}; see docs/snapshots.md, Verify a snapshot"))
 }
 
 /// Returns the device of a volume if what is mounted on it answers. Otherwise what is in the way of a new mount is gone,
