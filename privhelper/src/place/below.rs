@@ -53,11 +53,11 @@ impl Below {
             return Err(Refusal::RecordOfOthers.into());
         }
         let content = file::read_up_to(&file, vol_data::MAX_LENGTH).map_err(fail)?;
-        let found = vol_data::parse(&content).ok_or(Refusal::RecordMalformed)?;
-        if found.driver != driver.as_str() {
+        let (found_driver, found_volume) = vol_data::parse(&content).ok_or(Refusal::RecordMalformed)?;
+        if found_driver != driver.as_str() {
             return Err(Refusal::RecordOfAnotherDriver.into());
         }
-        if found.volume != volume.as_str() {
+        if found_volume != volume.as_str() {
             return Err(Refusal::RecordOfAnotherVolume.into());
         }
         Ok(())

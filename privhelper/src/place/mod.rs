@@ -138,10 +138,8 @@ impl Place {
             };
             let Some(Ok(request)) = packet.map(bulkhead_protocol::decode::<Request>) else { return };
             let _allowed = allow(PLACER);
-            let (answer, device) = match self.carry_out(request) {
-                Ok((answer, device)) => (Ok(answer), device),
-                Err(failure) => (Err(failure), None),
-            };
+            let carried_out = self.carry_out(request).map(|(answer, device)| (Ok(answer), device));
+            let (answer, device) = carried_out.unwrap_or_else(|failure| (Err(failure), None));
             // Before the answer: what follows it may need a device that nobody else has open.
             let passed = device.map_or(Ok(()), |device| packet::persistently(|| pass(line, &device)));
             let answer = bulkhead_protocol::encode(&answer).map_err(|_| SysError::of(Errno::MSGSIZE));
@@ -197,7 +195,7 @@ impl Place {
         let check = |volume: &VolumeId| self.check_device(volume, pool, Kind::Filesystem, number);
         let line = match what {
             OnFilesystem::Look => return Ok((Answer::Filesystem(mounting.figures(number)?), None)),
-            OnFilesystem::Mount(volume) => mounting.mount(number, &volume, || check(&volume)).map(|()| None)?,
+            OnFilesystem::Mount(volume) => mounting.keep(number, &volume, || check(&volume)).map(|()| None)?,
             OnFilesystem::Work(Work::Mount) => return Err(SysError::of(Errno::INVAL).into()),
             OnFilesystem::Work(work) => Some(mounting.begin(number, work)?),
             OnFilesystem::Prepare(mode) => mounting.prepare(number, mode).map(|()| None)?,

@@ -55,8 +55,7 @@ impl Mounting {
     fn keeps(&self, number: u32) -> SysResult<bool> {
         match file::open(&self.place, &kept(number), OFlags::PATH) {
             Err(SysError { errno: Errno::XDEV, .. }) => Ok(true),
-            Err(SysError { errno: Errno::NOENT, .. }) | Ok(_) => Ok(false),
-            Err(error) => Err(error),
+            opened => unless(Errno::NOENT, opened.map(drop)).map(|()| false),
         }
     }
 
@@ -126,11 +125,8 @@ impl Mounting {
     fn begin_mount(&self, number: u32) -> SysResult<OwnedFd> {
         let node = mounter::node(number);
         unless(Errno::EXIST, devices::make(&self.place, &node, number))?;
-        let configured = {
-            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            xfs::configure(&format!("/{node}"))?
-        };
-        let line = self.ask(Work::Mount, configured)?;
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        let line = self.ask(Work::Mount, xfs::configure(&format!("/{node}"))?)?;
         packet::set_timeout(&line, Timeout::Recv, Some(PATIENCE)).map(|()| line)
     }
 
@@ -172,12 +168,7 @@ impl Mounting {
 
     /// Has the filesystem on a device mounted, and keeps the mount, if `check` finds the device bound to what it should be. It
     /// is asked again once the filesystem is mounted, as nobody can bind the device anew from then on.
-    pub fn mount(
-        &self,
-        number: u32,
-        volume: &VolumeId,
-        check: impl Fn() -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+    pub fn keep(&self, number: u32, volume: &VolumeId, check: impl Fn() -> Result<(), Failure>) -> Result<(), Failure> {
         check()?;
         if self.keeps(number)? {
             return Ok(());
