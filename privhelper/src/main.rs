@@ -49,14 +49,13 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     let mut jail = jail::enter(config, &host)?;
     let pools = jail::claim_pools(&mut jail, &mut host)?;
     proof::prove(&host, &jail)?;
-    let nodes = nodes::make(&host, &jail.nodes.0)?;
+    let devices = nodes::look(&host, &jail.nodes.0, config.on_violation)?;
     // Neither does another process of this helper die of it, before this one has ended.
     let asked = SigSet::from(Signal::SIGTERM);
     asked.thread_block().map_err(|error| format!("cannot hold back SIGTERM: {error}"))?;
     let split = split::split(config, jail, pools)?;
     let (listener, _lock) = listener.listen(config)?;
     let unprivileged = privileges::drop_all()?;
-    let devices = recover::look_at_devices(&unprivileged, nodes, config.on_violation)?;
     landlock::confine(Process::Keeper, &split.directories())?;
     log::begin()?;
     let (state, missing, mounts) = recover::recover(&unprivileged, config, host, split, devices)?;

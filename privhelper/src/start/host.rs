@@ -136,7 +136,7 @@ pub fn mark_and_wait(host: &mut Host, on_violation: OnViolation) {
         {
             if complaint.why == Why::InUse {
                 let wait = |_: &OwnedFd| while is_served(&pool.config.directory) {};
-                let needs = Needs { capabilities: CHILD, directory: None, on_violation };
+                let needs = Needs { capabilities: CHILD, root: None, on_violation };
                 let waits = patience::in_child(Duration::from_millis(1), needs, wait, |_| ());
                 pool.waiting = waits.ok().and_then(Result::err);
             }

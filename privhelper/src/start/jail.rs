@@ -193,9 +193,17 @@ impl Jail {
     /// # Errors
     /// The kernel's error.
     pub fn enter_place_of(pool: &PoolConfig) -> SysResult<()> {
+        Self::enter_place(&mounting(pool))
+    }
+
+    /// Leaves only one place of the jail to another process, as its root, with namespaces of its own.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn enter_place(place: &str) -> SysResult<()> {
         process::own_namespaces()?;
         namespace::make_all_private()?;
-        namespace::pivot_to(&mounting(pool))
+        namespace::pivot_to(place)
     }
 
     /// Leaves only the pools and the directories of the frontend's sockets visible to this process, in a mount namespace of

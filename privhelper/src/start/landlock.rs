@@ -1,4 +1,4 @@
-//! What the keeper and the emptier may do to files, what a child of the keeper may look at, and that the mounter may do nothing to any. A system call filter cannot
+//! What the keeper and the emptier may do to files, and that the mounter may do nothing to any. A system call filter cannot
 //! see the flags of openat2(2) or tell one directory from another; Landlock can. The placer does without it: rules on files
 //! always forbid placing mounts as well.
 
@@ -26,8 +26,6 @@ use crate::sys::landlock::{self, Handled};
 pub const TO_EMPTY: u32 = READ_DIR | READ_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | REFER;
 /// Making volumes and keeping their records: no links, fifos, sockets or nodes.
 pub const TO_KEEP: u32 = READ_DIR | READ_FILE | WRITE_FILE | TRUNCATE | MAKE_DIR | MAKE_REG | REMOVE_DIR | REMOVE_FILE;
-/// Opening files and devices for reading, and asking devices what they are.
-pub const TO_LOOK: u32 = READ_DIR | READ_FILE | IOCTL_DEV;
 /// Making sockets, and replacing them.
 pub const TO_LISTEN: u32 = MAKE_SOCK | REMOVE_FILE;
 

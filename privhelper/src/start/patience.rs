@@ -7,8 +7,8 @@ use std::time::Duration;
 use caps::{CapSet, Capability};
 
 use super::filter::{self, OnViolation, Process};
+use super::jail::Jail;
 use super::judge::{Said, say};
-use super::landlock::{self, TO_LOOK};
 use super::privileges::{self, Unprivileged};
 use super::refusal::Refusal;
 use crate::log;
@@ -26,11 +26,11 @@ const DONE: &[u8] = &[0];
 /// What a child keeps. It may outlive this process, and not even a kill ends it while it hangs: what it had besides would be
 /// kept with it.
 #[derive(Clone, Copy, Debug)]
-pub struct Needs<'a> {
+pub struct Needs {
     /// The capabilities that are effective in it, as far as this process has them.
     pub capabilities: &'static [Capability],
-    /// What it opens everything below, as far as Landlock can see to that; without any it is where this process is.
-    pub directory: Option<&'a OwnedFd>,
+    /// What becomes its root, with namespaces of its own; without any it is where this process is.
+    pub root: Option<&'static str>,
     /// What its filter of system calls does.
     pub on_violation: OnViolation,
 }
@@ -43,7 +43,7 @@ pub struct Needs<'a> {
 /// it ends before it is done.
 pub fn in_child(
     limit: Duration,
-    needs: Needs<'_>,
+    needs: Needs,
     work: impl FnOnce(&OwnedFd),
     mut receive: impl FnMut(&[u8]),
 ) -> SysResult<Result<(), OwnedFd>> {
@@ -82,7 +82,7 @@ pub fn judged(
     on_violation: OnViolation,
     judge: impl FnOnce(&Unprivileged) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let needs = Needs { capabilities: &[], directory: None, on_violation };
+    let needs = Needs { capabilities: &[], root: None, on_violation };
     let work = |line: &OwnedFd| {
         let judged = privileges::give_up().and_then(|unprivileged| judge(&unprivileged));
         judged.unwrap_or_else(|refusal| say(line, &refusal.into()));
@@ -99,18 +99,15 @@ pub fn judged(
 }
 
 /// Confines the child, and does its work.
-fn carry_out(needs: Needs<'_>, line: &OwnedFd, work: impl FnOnce(&OwnedFd)) -> Result<(), Refusal> {
+fn carry_out(needs: Needs, line: &OwnedFd, work: impl FnOnce(&OwnedFd)) -> Result<(), Refusal> {
     let fail = |what: &'static str| move |error: SysError| format!("cannot {what}: {error}");
+    needs.root.map_or(Ok(()), Jail::enter_place).map_err(fail("leave the jail for a place of its own"))?;
     // What is closed here still has owners in this copy of the memory.
-    let kept: Vec<_> = [line].into_iter().chain(needs.directory).map(AsFd::as_fd).collect();
-    socket::close_all_but(&kept).map_err(fail("close the other descriptors"))?;
+    socket::close_all_but(&[line.as_fd()]).map_err(fail("close the other descriptors"))?;
     let permitted = caps::read(None, CapSet::Permitted).map_err(|_| Errno::PERM).by("capget");
     let permitted = permitted.map_err(fail("read its capabilities"))?;
     let kept: Vec<_> = needs.capabilities.iter().copied().filter(|one| permitted.contains(one)).collect();
     privileges::drop_all_but(&kept)?;
-    if let Some(directory) = needs.directory {
-        landlock::confine(Process::Child, &[(directory, TO_LOOK)])?;
-    }
     filter::install(Process::Child, needs.on_violation)?;
     let _allowed = allow(needs.capabilities);
     let raised = kept.iter().map(|one| raise(*one)).collect::<SysResult<Vec<_>>>();

@@ -53,7 +53,7 @@ impl Candidate<HostPool> {
     /// Looks at a pool of the configuration, and changes nothing.
     pub fn inspect(config: &PoolConfig, mounts: &Mounts, writes: bool, on_violation: OnViolation) -> Self {
         let config = config.clone();
-        let needs = Needs { capabilities: CHILD, directory: None, on_violation };
+        let needs = Needs { capabilities: CHILD, root: None, on_violation };
         let (mut volumes, mut uuid, mut fit) = (Vec::new(), None, None);
         let recorded = |packet: &[u8]| match bulkhead_protocol::decode(packet) {
             Ok(Said::Volume(id)) => volumes.push(id),

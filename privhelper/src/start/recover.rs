@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock};
 
 use bulkhead_protocol::{PoolName, QuotaMode, Text, VolumeId};
 
-pub use self::devices::{Devices, look_at_devices};
+pub use self::devices::Devices;
+pub(in crate::start) use self::devices::Found;
 use super::config::{Config, PublishConfig};
 use super::directory::Directory;
 use super::filter::OnViolation;

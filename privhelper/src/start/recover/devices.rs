@@ -2,19 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Recovery;
 use crate::log;
-use crate::start::filter::OnViolation;
 use crate::start::mounts::Mounts;
-use crate::start::nodes::{self, Nodes};
-use crate::start::patience::{self, Needs};
-use crate::start::privileges::Unprivileged;
 use crate::start::refusal::Refusal;
+<<<<<<< HEAD
 use crate::state::node;
 use crate::sys::file::{self, FileId};
 use crate::sys::{Errno, Error as SysError, loopcontrol, packet};
@@ -24,22 +19,29 @@ const LEAST: Duration = Duration::from_millis(200);
 
 /// How long what has failed is left alone before it is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
+=======
+use crate::sys::Errno;
+use crate::sys::file::FileId;
+>>>>>>> lines
 
 /// What the devices have said of themselves.
 #[derive(Debug, Default)]
 pub struct Devices {
-    found: BTreeMap<u32, Found>,
+    pub(in crate::start) found: BTreeMap<u32, Found>,
     /// Those that were asked and have not answered.
-    silent: BTreeSet<u32>,
+    pub(in crate::start) silent: BTreeSet<u32>,
     /// Connections to processes that wait for one to answer.
     pub waiting: Vec<OwnedFd>,
 }
 
 /// What a device has said of itself.
 #[derive(Debug, Serialize, Deserialize)]
-enum Found {
+pub(in crate::start) enum Found {
+    /// It is bound to nothing.
     Unbound,
+    /// It is bound to this image, or to the device with this number, under a label.
     Bound { image: ((u32, u32), u64), on: Option<u32>, label: String },
+    /// It cannot be inspected.
     Failed(i32),
 }
 
@@ -59,71 +61,6 @@ impl Devices {
             }
             _ => None,
         })
-    }
-}
-
-/// Asks the loop devices what they are bound to. A file behind one may be on a filesystem that does not answer: then the
-/// others are asked by another process. None of them has a capability, as this one has none.
-///
-/// # Errors
-/// A sentence when that is not possible.
-pub fn look_at_devices(_: &Unprivileged, nodes: Nodes, on_violation: OnViolation) -> Result<Devices, Refusal> {
-    let Nodes { directory, mut numbers } = nodes;
-    let made = numbers.clone();
-    // Together, so that nobody can delay a start by many that do not answer.
-    let needs = Needs { capabilities: &[], directory: Some(&directory), on_violation };
-    let (mut devices, begun) = (Devices::default(), Instant::now());
-    while let Some(first) = numbers.first().copied() {
-        let ask = |line: &OwnedFd| {
-            let mut left = numbers.clone();
-            // A failure may be transient. Each is asked before one is asked again, so that no start waits for each of many.
-            for _ in 0..4 {
-                left.retain(|number| {
-                    let found = look(&directory, *number);
-                    let answer = bulkhead_protocol::encode(&(*number, &found));
-                    let _ = answer.map(|packet| packet::send(line, &packet, None));
-                    matches!(found, Found::Failed(_))
-                });
-                std::thread::sleep(PAUSE.saturating_mul(u32::from(!left.is_empty())));
-            }
-        };
-        let mut found = BTreeMap::new();
-        let recorded = |packet: &[u8]| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet));
-        let limit = patience::LIMIT.saturating_sub(begun.elapsed()).max(LEAST);
-        let asked = patience::in_child(limit, needs, ask, recorded);
-        numbers.retain(|number| !found.contains_key(number));
-        devices.found.append(&mut found);
-        match asked.map_err(|error| format!("cannot look at loop devices: {error}"))? {
-            Ok(()) if numbers.is_empty() => {}
-            Ok(()) => return Err(format!("cannot look at loop device {first}").into()),
-            Err(waiting) => {
-                // Without any, it is one that has failed before.
-                if let Some(silent) = numbers.pop_first() {
-                    log::error!(
-                        "a loop device does not answer: its volume is not attached until it does number={silent}"
-                    );
-                    devices.silent.insert(silent);
-                }
-                devices.waiting.push(waiting);
-            }
-        }
-    }
-    for number in made {
-        let removed = file::remove(&directory, &*nodes::name(number));
-        removed.map_err(|error| format!("cannot remove the node of loop device {number}: {error}"))?;
-    }
-    Ok(devices)
-}
-
-fn look(nodes: &OwnedFd, number: u32) -> Found {
-    let device = file::open(nodes, &*nodes::name(number), OFlags::RDONLY);
-    match device.and_then(loopcontrol::binding) {
-        Ok(found) => {
-            let image = (found.image.device, found.image.inode);
-            Found::Bound { image, on: found.on, label: found.label }
-        }
-        Err(SysError { errno: Errno::NXIO, .. }) => Found::Unbound,
-        Err(error) => Found::Failed(error.errno.raw_os_error()),
     }
 }
 
