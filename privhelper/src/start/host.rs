@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
 use super::filter::OnViolation;
-use super::judge::host::way;
+use super::judge::host::judge_opened;
 use super::marker;
 use super::mounts::{self, Mounts};
 use super::patience::{self, Needs};
@@ -49,9 +49,6 @@ pub struct Host {
     pub mounts: Mounts,
 }
 
-/// The parameter of the loop module that would make numbers of devices differ from those of their nodes.
-const MAX_PART: &str = "/sys/module/loop/parameters/max_part";
-
 impl Host {
     /// Every directory that the jail shows.
     pub fn directories(&self) -> impl Iterator<Item = &Directory> {
@@ -73,10 +70,6 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
     let devices = walk::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY).map_err(say("/sys/block"))?;
     let loop_control = walk::open_at_start("/dev/loop-control", OFlags::RDWR)
         .map_err(|error| format!("cannot open /dev/loop-control: {error}; load the loop module (modprobe loop)"))?;
-    let max_part = walk::open_at_start(MAX_PART, OFlags::RDONLY).and_then(|file| file::read_up_to(file, 16));
-    if max_part.is_ok_and(|value| !value.starts_with(b"0")) {
-        return Err(Why::Kernel.because("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part"));
-    }
     let mut pools: Vec<_> =
         config.pools.iter().map(|pool| Candidate::inspect(pool, &mounts, writes, config.on_violation)).collect();
     refuse_copies(&mut pools);
@@ -92,12 +85,7 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
         places.push(directory.position(&mounts)?);
         publish.push(directory);
     }
-    patience::judged(config.on_violation, |unprivileged| {
-        for ((wanted, directory), position) in config.publish.iter().zip(&publish).zip(&places) {
-            way(unprivileged, &wanted.name, &directory.real_path, position, &mounts)?;
-        }
-        Ok(())
-    })?;
+    patience::judged(config.on_violation, |proof| judge_opened(proof, config, (&publish, &places), &mounts))?;
     let mut positions = Vec::new();
     for pool in pools.iter().flat_map(|pool| &pool.state) {
         positions.push((&pool.directory, pool.directory.position(&mounts)?));

@@ -1,6 +1,7 @@
 //! Whether a directory is fit to be a pool, and what kind of one. A child of the start finds that out that has no capability
 //! any more: all that may hang if a filesystem does is done there, and what it says is values.
 
+pub mod devices;
 pub mod host;
 pub mod marker;
 

@@ -98,9 +98,8 @@ fn take_passed() -> Result<Option<OwnedFd>, Refusal> {
     if std::env::var("LISTEN_FDS").as_deref() != Ok("1") {
         return Err(Why::Configuration.because("systemd must pass exactly one socket (LISTEN_FDS)"));
     }
-    let passed = socket::passed_by_service_manager()
-        .map_err(|error| format!("cannot use the socket that systemd passes: {error}"))?;
-    Ok(Some(passed))
+    let passed = socket::passed_by_service_manager().map(Some);
+    passed.map_err(|error| format!("cannot use the socket that systemd passes: {error}").into())
 }
 
 fn connect_service_manager() -> Option<OwnedFd> {

@@ -43,7 +43,7 @@ const BUDGETS: [Budget; 5] = [
     Budget { name: "keeper", limit: usize::MAX, goal: 5_000 },
     Budget { name: "placer", limit: 1_799, goal: 1_600 },
     Budget { name: "workers", limit: 367, goal: 350 },
-    Budget { name: "start", limit: 1_784, goal: 1_800 },
+    Budget { name: "start", limit: 1_797, goal: 1_800 },
     Budget { name: "rules kept by a comment only", limit: 4, goal: 4 },
 ];
 

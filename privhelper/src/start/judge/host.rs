@@ -3,13 +3,16 @@
 use std::path::Path;
 
 use bulkhead_protocol::PublishName;
+use rustix::fs::OFlags;
 
 use crate::log::shown;
 use crate::start::config::Config;
+use crate::start::directory::Directory;
 use crate::start::mounts::{Mounts, Position};
 use crate::start::privileges::Unprivileged;
 use crate::start::refusal::{Refusal, Why};
 use crate::state::{Step, Way};
+use crate::sys::{file, walk};
 
 /// Judges what can be judged before anything of the host is opened.
 ///
@@ -19,6 +22,29 @@ pub fn judge(unprivileged: &Unprivileged, config: &Config) -> Result<(), Refusal
     config.refuse_doubtful(unprivileged).map_err(|complaint| Why::Configuration.because(complaint))?;
     check_kernel(&rustix::system::uname().release().to_string_lossy())
 }
+
+/// Judges the host once its loop module is loaded, and its publish directories are open: these are at those positions.
+///
+/// # Errors
+/// As [`judge`].
+pub fn judge_opened(
+    unprivileged: &Unprivileged,
+    config: &Config,
+    (publish, places): (&[Directory], &[Position]),
+    mounts: &Mounts,
+) -> Result<(), Refusal> {
+    let max_part = walk::open_at_start(MAX_PART, OFlags::RDONLY).and_then(|file| file::read_up_to(file, 16));
+    if max_part.is_ok_and(|value| !value.starts_with(b"0")) {
+        return Err(Why::Kernel.because("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part"));
+    }
+    for ((wanted, directory), position) in config.publish.iter().zip(publish).zip(places) {
+        way(unprivileged, &wanted.name, &directory.real_path, position, mounts)?;
+    }
+    Ok(())
+}
+
+/// The parameter of the loop module that would make numbers of devices differ from those of their nodes.
+const MAX_PART: &str = "/sys/module/loop/parameters/max_part";
 
 /// The way to a publish directory.
 ///

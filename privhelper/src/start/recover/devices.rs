@@ -9,20 +9,9 @@ use super::Recovery;
 use crate::log;
 use crate::start::mounts::Mounts;
 use crate::start::refusal::Refusal;
-<<<<<<< HEAD
 use crate::state::node;
-use crate::sys::file::{self, FileId};
-use crate::sys::{Errno, Error as SysError, loopcontrol, packet};
-
-/// How long a device may take to answer after others have used up the time of all.
-const LEAST: Duration = Duration::from_millis(200);
-
-/// How long what has failed is left alone before it is asked again.
-const PAUSE: Duration = Duration::from_millis(20);
-=======
 use crate::sys::Errno;
 use crate::sys::file::FileId;
->>>>>>> lines
 
 /// What the devices have said of themselves.
 #[derive(Debug, Default)]
