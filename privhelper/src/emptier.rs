@@ -105,7 +105,7 @@ fn wait(keeper: &OwnedFd, mut pause: Option<Duration>) -> Result<Option<bool>, S
     let broken = |error: SysError| format!("the emptier cannot receive from the keeper: {error}");
     let (mut packet, mut in_place) = ([0; 1], false);
     for _ in 0..MOST_PACKETS {
-        packet::set_receive_timeout(keeper, pause).map_err(broken)?;
+        packet::set_timeout(keeper, packet::Timeout::Recv, pause).map_err(broken)?;
         match packet::receive(keeper, &mut packet) {
             Ok(Received::Packet(_)) => {
                 in_place |= packet == [WAKE_IN_PLACE];

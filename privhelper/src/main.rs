@@ -10,14 +10,14 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bulkhead_privhelper::server::{self, Service};
+use bulkhead_privhelper::log;
+use bulkhead_privhelper::server;
 use bulkhead_privhelper::start::config::{self, Command, Config};
 use bulkhead_privhelper::start::filter::{self, Process};
 use bulkhead_privhelper::start::refusal::{Refusal, Why};
 use bulkhead_privhelper::start::{
-    directory, host, jail, landlock, outside, privileges, proof, recover, split, welcome,
+    directory, host, jail, judge, landlock, nodes, outside, patience, privileges, proof, ready, recover, split, welcome,
 };
-use bulkhead_privhelper::{log, threads, watch};
 use nix::sys::signal::{SigSet, Signal};
 
 fn main() -> ExitCode {
@@ -42,43 +42,30 @@ fn serve(config: &Config) -> Result<(), Refusal> {
     // Afterwards, no filter allows it.
     std::sync::LazyLock::force(&log::IS_JOURNAL);
     server::allow_descriptors(config.pools.len())?;
+    patience::judged(config.on_violation, |unprivileged| judge::host::judge(unprivileged, config))?;
     let (listener, service_manager) = outside::take(config)?;
     let mut host = host::inspect(config, directory::open_or_make, true)?;
     host::mark_and_wait(&mut host, config.on_violation);
     let mut jail = jail::enter(config, &host)?;
     let pools = jail::claim_pools(&mut jail, &mut host)?;
     proof::prove(&host, &jail)?;
-    let devices = recover::look_at_devices(&host, config.on_violation)?;
+    let devices = nodes::look(&host, &jail.nodes.0, config.on_violation)?;
     // Neither does another process of this helper die of it, before this one has ended.
     let asked = SigSet::from(Signal::SIGTERM);
     asked.thread_block().map_err(|error| format!("cannot hold back SIGTERM: {error}"))?;
     let split = split::split(config, jail, pools)?;
     let (listener, _lock) = listener.listen(config)?;
-    privileges::drop_all_but(privileges::KEEPER)?;
+    let unprivileged = privileges::drop_all()?;
     landlock::confine(Process::Keeper, &split.directories())?;
     log::begin()?;
-    let (state, mut missing, mut mounts) = recover::recover(config, host, split, devices)?;
-    let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
+    let (state, missing, mounts) = recover::recover(&unprivileged, config, host, split, devices)?;
+    let welcome = welcome::welcome(config, &state)?;
+    let service = Arc::new(server::service(config.allowed_uid, welcome, state, listener)?);
     recover::take_over(&service)?;
     let gate = server::start(&service)?;
-    let to_end = Arc::clone(&service);
-    threads::spawn(move || end_when_asked(&to_end, asked))?;
+    ready::end_when_asked(&service, asked)?;
     filter::install(Process::Keeper, config.on_violation).map(|()| gate.wait())?;
     service_manager.ready(config);
-    loop {
-        let why = watch(&service.state, &mut mounts, &mut missing);
-        if service.end_in_order(&format!("the helper ends, to be started anew: {why}")) {
-            return Ok(());
-        }
-    }
-}
-
-/// Ends the process when the service manager asks for it. What is in progress by then is waited for only for the sake of
-/// its lines in the log: the next start completes it or undoes it.
-fn end_when_asked(service: &Service, asked: SigSet) {
-    let _ = asked.wait();
-    if !service.end_in_order("the helper ends: it was asked to") {
-        log::last_words("the helper ends, though requests are in progress: it was asked to");
-    }
-    std::process::exit(0);
+    ready::end_when_changed(&service, mounts, missing);
+    Ok(())
 }

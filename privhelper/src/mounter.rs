@@ -1,6 +1,7 @@
 //! The third process of a pool, which is there only if the pool is configured for filesystems in images. It mounts what is
 //! on a loop device, and attaches the mount to nothing: the placer, which gets it, places it. So who can make a mount cannot
-//! place it, and who can place one cannot make it.
+//! place it, and who can place one cannot make it. Nor does it choose what it mounts: filesystem, device and options come
+//! from the placer as the kernel's own object, in which a mounter's filter lets nothing be set.
 //!
 //! How long a mount takes is up to whoever wrote to the filesystem: the kernel makes up for what was not finished in it; and
 //! whoever has frozen it holds up its growth. So each is the work of a child of its own, which holds nothing else, and which
@@ -17,19 +18,19 @@ use serde::{Deserialize, Serialize};
 use crate::capabilities::MOUNTER;
 use crate::sys::capability::{allow, raise};
 use crate::sys::packet::Received;
-use crate::sys::socket;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet, process, xfs};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, namespace, packet, process, socket, xfs};
 
-/// The node in the mounter's root of the loop device with this number.
+/// The node in the mounter's root of the loop device with this number. The placer names it, and the kernel looks it up there.
 pub fn node(number: u32) -> String {
     format!("loop{number}")
 }
 
-/// What is done by a child of the mounter's. All but a mount is asked for with a descriptor of the filesystem's root.
+/// What is done by a child of the mounter's: to what comes with it, which is the filesystem's root, or what is to become a
+/// mount of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// Mounting the filesystem on the loop device with this number.
-    Mount(u32),
+    /// Mounting it, as the placer has configured it: which filesystem on which device, and with which options.
+    Mount,
     /// Bringing what is in memory of a mounted filesystem to its device.
     Sync,
     /// Freezing it and thawing it: all of it is on its device then, the superblock too.
@@ -45,14 +46,13 @@ const MAX_LENGTH: usize = 16;
 
 impl Work {
     /// Does it, and returns the mount if it is one.
-    fn carry_out(self, root: Option<&OwnedFd>) -> SysResult<Option<OwnedFd>> {
+    fn carry_out(self, root: &OwnedFd) -> SysResult<Option<OwnedFd>> {
         let _allowed = allow(MOUNTER);
         let _raised = raise(CAP_SYS_ADMIN)?;
-        match (self, root) {
-            (Self::Mount(number), _) => xfs::mount(&format!("/{}", node(number))).map(Some),
-            (_, None) => Err(SysError::of(Errno::BADF)),
-            (Self::Sync, Some(root)) => rustix::fs::syncfs(root).by("syncfs").map(|()| None),
-            (Self::Settle, Some(root)) => {
+        match self {
+            Self::Mount => namespace::create(root, xfs::FLAGS).map(Some),
+            Self::Sync => rustix::fs::syncfs(root).by("syncfs").map(|()| None),
+            Self::Settle => {
                 // So that there is little left to do while it is frozen.
                 rustix::fs::syncfs(root).by("syncfs")?;
                 xfs::freeze(root)?;
@@ -63,8 +63,8 @@ impl Work {
                     Err(_) => Err(SysError::of(Errno::INPROGRESS)),
                 }
             }
-            (Self::Thaw, Some(root)) => xfs::thaw(root).map(|()| None),
-            (Self::Grow(size), Some(root)) => xfs::grow(root, size).map(|()| None),
+            Self::Thaw => xfs::thaw(root).map(|()| None),
+            Self::Grow(size) => xfs::grow(root, size).map(|()| None),
         }
     }
 }
@@ -93,12 +93,12 @@ pub fn run(placer: &OwnedFd) -> Result<(), String> {
 /// Whoever asked may have stopped waiting.
 fn serve(line: &OwnedFd) -> SysResult<()> {
     let mut packet = [0; MAX_LENGTH];
-    let (received, root) = packet::receive_with_descriptor(line, &mut packet)?;
+    let (received, with) = packet::receive_with_descriptor(line, &mut packet)?;
     let packet = if let Received::Packet(length) = received { packet.get(..length) } else { None };
     let work = packet.and_then(|packet| bulkhead_protocol::decode(packet).ok()).ok_or(SysError::of(Errno::INVAL));
-    let done = work.and_then(|work: Work| work.carry_out(root.as_ref()));
+    let done = work.and_then(|work: Work| work.carry_out(with.as_ref().ok_or(SysError::of(Errno::BADF))?));
     // Whoever is told of the end may want to unmount it.
-    drop(root);
+    drop(with);
     let errno = done.as_ref().map_or_else(|error| error.errno.raw_os_error(), |_| 0);
     let mount = done.as_ref().ok().and_then(Option::as_ref);
     packet::send(line, &errno.to_ne_bytes(), mount.map(AsFd::as_fd))
@@ -137,11 +137,7 @@ mod tests {
     #[test]
     fn the_placer_gets_an_error_for_what_cannot_be_done() {
         let packet = |work: Work| bulkhead_protocol::encode(&work).expect("it can be encoded");
-        for number in [0, 7, 0x8_0000, u32::MAX] {
-            let (ended, answers) = sent(&[true], &packet(Work::Mount(number)));
-            assert!(ended == Ok(()) && answers[0].is_some_and(|errno| errno > 0), "{number}: {answers:?}");
-        }
-        for work in [Work::Sync, Work::Settle, Work::Thaw, Work::Grow(1)] {
+        for work in [Work::Mount, Work::Sync, Work::Settle, Work::Thaw, Work::Grow(1)] {
             let (_, answers) = sent(&[true, true], &packet(work));
             assert!(answers.iter().all(|answer| answer.is_some_and(|errno| errno > 0)), "{work:?}: {answers:?}");
         }

@@ -49,8 +49,22 @@ pub struct Service {
 
 /// Returns what serves connections: the only user that may connect, the answer to a hello with the highest version,
 /// what operations work on, and where the frontend connects.
-pub fn service(allowed_uid: u32, welcome: Welcome, state: State, listener: OwnedFd) -> Service {
-    Service { state, welcome, allowed_uid, listener, counts: Counts::default() }
+///
+/// # Errors
+/// A sentence when it is not such a socket, or descriptors could be sent over connections to it.
+pub fn service(allowed_uid: u32, welcome: Welcome, state: State, listener: OwnedFd) -> Result<Service, String> {
+    if !socket::is_packet_listener(&listener) {
+        return Err(
+            "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket="
+                .to_owned(),
+        );
+    }
+    match socket::refuse_descriptors(&listener) {
+        Ok(()) | Err(SysError { errno: Errno::NOPROTOOPT, .. }) => {
+            Ok(Service { state, welcome, allowed_uid, listener, counts: Counts::default() })
+        }
+        Err(error) => Err(format!("cannot refuse descriptors on the helper's socket: {error}")),
+    }
 }
 
 /// How connections stand.
@@ -224,8 +238,8 @@ fn end(why: &str) -> ! {
 }
 
 fn finish_deletions(state: &State, pool: &Arc<Pool>) {
-    let Ok(Served { deletions, .. }) = &pool.state else { return };
-    if let Err(error) = deletions.finish(pool, &state.volumes) {
+    let Some(deletions) = state.deletions.get(&pool.config.name) else { return };
+    if let Err(error) = deletions.finish(pool) {
         end(&format!("it cannot go on without the emptier error={error}"));
     }
 }
@@ -243,8 +257,8 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     let say = |error: SysError| error.to_string();
     let pid = socket::peer(connection).map_err(say)?.pid;
     let mut buffer = [0; MAX_PACKET];
-    packet::set_send_timeout(connection, PATIENCE).map_err(say)?;
-    packet::set_receive_timeout(connection, Some(PATIENCE)).map_err(say)?;
+    packet::set_timeout(connection, packet::Timeout::Send, Some(PATIENCE)).map_err(say)?;
+    packet::set_timeout(connection, packet::Timeout::Recv, Some(PATIENCE)).map_err(say)?;
     let Some(packet) = receive(connection, &mut buffer)? else { return Ok(()) };
     let hello: Hello = decode(packet).map_err(|error| format!("hello: {error}"))?;
     let agreed = negotiate(hello);
@@ -252,7 +266,7 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     send(connection, &welcome, None)?;
     let version = agreed.map_err(|error| error.to_string())?;
     log::info!("a frontend is connected connection={number} pid={pid} version={version}");
-    packet::set_receive_timeout(connection, None).map_err(say)?;
+    packet::set_timeout(connection, packet::Timeout::Recv, None).map_err(say)?;
     while let Some(packet) = receive(connection, &mut buffer)? {
         let (request, call) = decode_request(packet, version).map_err(|error| format!("request: {error}"))?;
         let client = Client { connection: number, pid, call };

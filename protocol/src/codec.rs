@@ -1,7 +1,5 @@
 //! One value, one packet. The only file that names bincode, so that replacing it changes one file.
 
-use std::fmt;
-
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian, standard};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -46,15 +44,3 @@ pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> Result<T, CodecError> {
     // bincode accepts bytes after the value; a peer that sends them does not speak this protocol.
     if length == packet.len() { Ok(value) } else { Err(CodecError::TrailingBytes) }
 }
-
-impl fmt::Display for CodecError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::TooLong => "the packet is longer than 4096 bytes",
-            Self::Malformed => "the packet is cut off or malformed",
-            Self::TrailingBytes => "the packet has bytes left over after the value",
-        })
-    }
-}
-
-impl std::error::Error for CodecError {}

@@ -28,6 +28,7 @@ mod size;
 mod target;
 mod volume;
 mod volume_id;
+mod words;
 
 pub use bounded::{Text, UpTo};
 pub use call::{CallId, decode_request};

@@ -1,7 +1,5 @@
 //! Targets: where volumes are published.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::PublishName;
@@ -41,10 +39,4 @@ impl RelativePath {
 fn matches(text: &str) -> bool {
     let ordinary = |part: &str| !part.is_empty() && part.len() <= 255 && part != "." && part != "..";
     text.len() <= MAX_TARGET && !text.contains('\0') && text.split('/').all(ordinary)
-}
-
-impl fmt::Display for TargetPath {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}:{}", self.directory, self.path)
-    }
 }

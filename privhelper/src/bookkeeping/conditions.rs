@@ -43,7 +43,7 @@ pub fn conditions(state: &State, pool: &Pool, served: &Served, finding: &Finding
         found.push(Condition::Unconfined);
     }
     found.extend(state.host.apart().map(|(directory, cause)| Condition::Apart { directory, cause }));
-    let stuck = served.deletions.stuck(&state.volumes, &pool.config.name);
+    let stuck = state.deletions.get(&pool.config.name).and_then(|deletions| deletions.stuck(&pool.config.name));
     match finding {
         Finding::Hangs(time) => found.push(Condition::NotAnswering { seconds: time.as_secs() }),
         Finding::Failed(condition) => found.push(condition.clone()),

@@ -62,19 +62,24 @@ pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: O
     check_nowhere(state, id)?;
     check_number_of_volumes(state)?;
     let share = |allocated| Share::of(&spec, pool.inode_size(), None, allocated);
-    // Before anything is copied, which stops the writers of the source.
-    let project = promise(state, pool, id, share(original.map_or(0, |original| original.written)))?;
     // A copy holds data from the beginning, and may be the last to hold it.
     let record = Record { spec, unused: original.is_none() };
-    make_outer(state, pool, served, id).inspect_err(|_| state.volumes.give_up(id))?;
+    // Before anything is copied, which stops the writers of the source.
+    let (measured, least) =
+        (measure(state, pool)?.with_more(1), share(original.map_or(0, |original| original.written)));
+    let check = |promised| check_room(pool, &measured, promised, least);
+    let project = held.promise(pool, least, check, || {
+        let project = take_project(held, pool, served)?;
+        make_outer(held, pool, served).map(|()| project)
+    })?;
     // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
     let admit = |allocated| {
         // Its source may have been written to meanwhile.
         let (measured, share) = (measure(state, pool)?, share(allocated));
-        state.volumes.promise(id, share.bytes, |promised| check_room(pool, &measured, promised, share))
+        held.promise_instead(share.bytes, |promised| check_room(pool, &measured, promised, share))
     };
     let built = build(served, id, &record, project, original, admit);
-    let (content, allocated) = built.inspect_err(|_| discard(held, served))?;
+    let (content, allocated) = built.inspect_err(|_| discard(held, pool, served))?;
     let origin = original.map(|original| Arc::clone(&original.origin));
     held.add(Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) });
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
@@ -123,16 +128,14 @@ fn unsynced(id: &VolumeId, error: SysError) -> Error {
     failed("sync to disk the creation of volume", id, error)
 }
 
-/// Promises the volume its share, with a project of its own in a pool with quotas.
-fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, share: Share) -> Result<Option<ProjectId>, Error> {
-    let measured = measure(state, pool)?.with_more(1);
-    state.volumes.begin(id, pool, share, |promised| check_room(pool, &measured, promised, share))?;
+/// Takes a project of its own for the volume in a pool with quotas.
+fn take_project(held: &Held<'_>, pool: &Pool, served: &Served) -> Result<Option<ProjectId>, Error> {
     if !pool.has_quotas() {
         return Ok(None);
     }
-    let taken = pool.served()?.filesystem.take_project(|candidate| state.volumes.claim(id, candidate));
-    let taken = taken.map_err(|error| failed("take a project id in pool", &pool.config.name, error));
-    taken.and_then(|taken| taken.ok_or_else(|| no_project(pool)).map(Some)).inspect_err(|_| state.volumes.give_up(id))
+    let taken = served.filesystem.take_project(|candidate| held.claim(candidate));
+    let taken = taken.map_err(|error| failed("take a project id in pool", &pool.config.name, error))?;
+    taken.ok_or_else(|| no_project(pool)).map(Some)
 }
 
 /// Returns what a pool's filesystem has to share out.
@@ -164,7 +167,8 @@ fn no_project(pool: &Pool) -> Error {
     ))
 }
 
-fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Result<(), Error> {
+fn make_outer(held: &Held<'_>, pool: &Pool, served: &Served) -> Result<(), Error> {
+    let (state, id) = (held.state, held.id);
     let still_there = || busy(format!("create volume {id}: an earlier one is still being removed; try again"));
     // A volume that was deleted in a full pool keeps its name until it is empty.
     if state.volumes.is_deleted(pool, id.as_str()) {
@@ -182,8 +186,8 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
                 return Err(still_there());
             }
             let aside = served.put_aside(&name).map_err(cannot)?;
-            state.volumes.rename_deleted(pool, &name, &aside.name);
-            served.deletions.wake(aside.name == name);
+            held.move_unfinished(pool, &aside);
+            state.wake_emptier(pool, aside.is_in_place());
             make().map_err(|error| if error.errno == Errno::EXIST { still_there() } else { cannot(error) })
         }
         made => made.map_err(cannot),
@@ -298,15 +302,13 @@ fn copy_image(
 }
 
 /// Leaves an unfinished volume to the emptier, if possible under a name that does not block the next attempt.
-fn discard(held: &mut Held<'_>, served: &Served) {
-    let unfinished = layout::creating_name(held.id);
-    let name = served.put_aside(&unfinished).map_or_else(
-        |error| {
+fn discard(held: &mut Held<'_>, pool: &Pool, served: &Served) {
+    match served.put_aside(&layout::creating_name(held.id)) {
+        Ok(aside) => held.delete(&aside, CallId::default()),
+        Err(error) => {
             log::warning!("cannot move an incomplete volume out of the way volume={} error={error}", held.id);
-            unfinished
-        },
-        |aside| aside.name,
-    );
-    held.delete(&name, CallId::default());
-    served.deletions.wake(true);
+            held.leave_unfinished();
+        }
+    }
+    held.state.wake_emptier(pool, true);
 }

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Bytes, Inodes, PoolName};
 use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 
 use super::cached::Cached;
+use super::release::Emptied;
 use super::room::{Measured, Occupied, ProjectIds, Space, notes};
 use crate::state::{InProgress, Kind, Placer, Pool, Volumes, layout, lock};
 use crate::sys::quota::{Look, ProjectId, ProjectQuota};
 use crate::sys::quotastate::Enforcement;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, process, quotastate};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, quotastate, random};
 
 /// The first of the project ids that the kubelet itself uses (its fsquota package).
 pub const KUBELET_PROJECTS: u32 = 1_048_577;
@@ -59,7 +61,7 @@ pub struct Facts {
 }
 
 /// What a filesystem had in use when its pool was empty, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Overhead {
     /// How much.
     pub bytes: u64,
@@ -100,7 +102,7 @@ impl Filesystem {
     /// A filesystem, given one of its directories, and who reads and sets quotas in the pool that has it.
     pub fn new(root: OwnedFd, placer: (Arc<Placer>, PoolName), facts: Facts, claim: Option<OwnedFd>) -> Self {
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Mutex::new(Ok(Strays::default())));
-        let projects = ProjectIds::new(facts.project_ids, process::random().unwrap_or_default());
+        let projects = ProjectIds::new(facts.project_ids, random::number().unwrap_or_default());
         let (searching, in_progress, allocating) = (Mutex::default(), InProgress::default(), Mutex::default());
         Self { root, placer, facts, _claim: claim, projects, capacity, strays, searching, in_progress, allocating }
     }
@@ -271,12 +273,14 @@ impl Filesystem {
             let Some((project, quota)) = found.filter(|(project, _)| *project < sentinel) else {
                 return Ok(Strays { more: false, ..strays });
             };
-            if quota.is_unused() && !quota.is_limited_to((0, 0)) {
-                volumes.add_remains(pool, project);
-            } else if !quota.is_unused() && !volumes.has_project(pool, project) {
-                strays.first.get_or_insert(project);
-                strays.bytes = strays.bytes.saturating_add(quota.used_bytes);
-                strays.inodes = strays.inodes.saturating_add(quota.used_inodes);
+            match Emptied::by_quota(&quota) {
+                Some(emptied) if !quota.is_limited_to((0, 0)) => volumes.add_remains(pool, project, emptied),
+                None if !volumes.has_project(pool, project) => {
+                    strays.first.get_or_insert(project);
+                    strays.bytes = strays.bytes.saturating_add(quota.used_bytes);
+                    strays.inodes = strays.inodes.saturating_add(quota.used_inodes);
+                }
+                _ => {}
             }
             from = project.0.saturating_add(1);
         }

@@ -27,8 +27,10 @@ pub use filesystem::{Facts, Filesystem, KUBELET_PROJECTS, Overhead, limits};
 pub use grow::{grow_image, set_inodes, set_quota};
 pub use limits::{Limits, check_filesystem, check_number_of_targets};
 pub use owner::{owner, set_owner};
-pub use release::{Deletions, Progress};
-pub use reserve::Reserve;
+#[cfg(test)]
+pub use release::testing::released;
+pub use release::{Deletions, Emptied, Progress, Released};
+pub use reserve::{Reserve, permille};
 pub use room::Share;
 pub use sharing::sharing;
 pub use status::{list, list_snapshots, pool_counts, pool_status, usage};

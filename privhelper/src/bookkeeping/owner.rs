@@ -13,7 +13,7 @@ pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
     let (served, value) = (volume.pool.served()?, owner.as_str().as_bytes());
     let write = || {
         let outer = layout::open_volume(&served.directory, held.id.as_str())?;
-        served.attributes.write(layout::entry(held.id.as_str()), Attribute::Owner, value)?;
+        served.attributes.write(held.id.as_str(), Attribute::Owner, value)?;
         served.sync(outer)
     };
     write().map(|()| Reply::Done).map_err(|error| failed("note the owner of volume", held.id, error))
@@ -24,7 +24,7 @@ pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let seen = state.see(id, Pace::Prompt)?;
     let served = seen.volume.pool.served()?;
     let read = || -> SysResult<_> {
-        let value = served.attributes.read(layout::entry(id.as_str()), Attribute::Owner)?;
+        let value = served.attributes.read(id.as_str(), Attribute::Owner)?;
         let owner = value.map(|bytes| str::from_utf8(&bytes).ok()?.parse().ok());
         owner.map(|owner| owner.ok_or(SysError::of(Errno::BADMSG))).transpose()
     };

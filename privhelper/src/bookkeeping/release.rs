@@ -1,8 +1,7 @@
 //! The end of deleted volumes: emptied by their pool's emptier, then released here.
 
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Error, PoolName};
@@ -12,6 +11,7 @@ use crate::emptier::{Outcome, Report, WAKE, WAKE_IN_PLACE};
 use crate::log;
 use crate::state::{Deleted, Pool, Served, Volumes, failed, lock};
 use crate::sys::packet::Received;
+use crate::sys::quota::ProjectQuota;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, file, packet, socket};
 
 /// How far the end of a deleted volume has progressed.
@@ -22,17 +22,31 @@ pub enum Progress {
     Waiting,
     /// The emptier has been working on it since this moment.
     Emptying(Instant),
-    /// Empty since the first moment, but something may still be charged to its project; that is checked again at the
-    /// second.
-    Emptied(Instant, Instant),
+    /// Nothing is left of it, but something may still be charged to its project.
+    Emptied(Emptied),
 }
 
-/// The connection to a pool's emptier, and the names for what it is to empty.
+/// What is known of a deleted volume of which nothing is left: only this file makes one, of a report of the emptier's, or of
+/// what the pool or the quotas show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emptied {
+    since: Instant,
+    /// When it is checked again whether anything is charged to its project.
+    next: Instant,
+}
+
+/// A deleted volume of which nothing is left, and to whose project nothing is charged any more: only [`Emptied::release`]
+/// makes one, and without it no row of a deleted volume goes.
+#[derive(Debug)]
+pub struct Released {
+    name: String,
+}
+
+/// The connection to a pool's emptier, and the table of what it is to empty: it is not woken before the start has filled that.
 #[derive(Debug)]
 pub struct Deletions {
     emptier: OwnedFd,
-    /// The highest number in the name of a deleted volume.
-    last_number: AtomicU64,
+    volumes: Arc<Volumes>,
     /// When the release of emptied volumes in progress began, if there is one.
     releasing: Mutex<Option<Instant>>,
     /// Set when the emptier could not be woken: whether for something in its place.
@@ -49,19 +63,9 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 const STUCK_LIMIT: Duration = Duration::from_secs(60);
 
 impl Deletions {
-    /// The emptier is at the other end of the socket.
-    pub fn new(emptier: OwnedFd) -> Self {
-        Self { emptier, last_number: AtomicU64::new(0), releasing: Mutex::default(), missed: Mutex::default() }
-    }
-
-    /// A number that no other deleted volume has in its name.
-    pub fn new_number(&self) -> u64 {
-        self.last_number.fetch_add(1, Relaxed).saturating_add(1)
-    }
-
-    /// Records a number that was found in the name of a deleted volume at start.
-    pub fn found_number(&self, found: u64) {
-        self.last_number.fetch_max(found, Relaxed);
+    /// The emptier is at the other end of the socket, and these are all volumes that the start has found.
+    pub fn new(emptier: OwnedFd, volumes: Arc<Volumes>) -> Self {
+        Self { emptier, volumes, releasing: Mutex::default(), missed: Mutex::default() }
     }
 
     /// Tells the emptier that there is something to empty, perhaps under a name that it does not know by sight.
@@ -75,8 +79,8 @@ impl Deletions {
     }
 
     /// Returns how long the filesystem has not answered, once that is too long.
-    pub fn stuck(&self, volumes: &Volumes, pool: &PoolName) -> Option<Duration> {
-        let emptying = volumes.deleted(pool, |_, deleted| match deleted.progress {
+    pub fn stuck(&self, pool: &PoolName) -> Option<Duration> {
+        let emptying = self.volumes.deleted(pool, |_, deleted| match deleted.progress {
             Progress::Emptying(since) => Some(since),
             _ => None,
         });
@@ -93,20 +97,20 @@ impl Deletions {
     ///
     /// # Errors
     /// When it is gone: the helper must not continue without it.
-    pub fn finish(&self, pool: &Pool, volumes: &Volumes) -> Result<(), Error> {
+    pub fn finish(&self, pool: &Pool) -> Result<(), Error> {
         let gone = |error: SysError| failed("receive a report from", "the emptier", error);
-        let name = &pool.config.name;
+        let (name, volumes) = (&pool.config.name, &self.volumes);
         let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
         let mut looked = Instant::now();
         loop {
             let limit = wait(volumes, name, Instant::now());
-            packet::set_receive_timeout(&self.emptier, Some(limit)).map_err(gone)?;
+            packet::set_timeout(&self.emptier, packet::Timeout::Recv, Some(limit)).map_err(gone)?;
             match packet::receive(&self.emptier, &mut buffer) {
                 Ok(Received::Packet(length)) => {
                     let report =
                         buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Report>(packet).ok());
                     let report = report.ok_or_else(|| gone(SysError::of(Errno::BADMSG)))?;
-                    volumes.progress(name, report.name.as_str(), Some(progress(&report, Instant::now())));
+                    volumes.progress(name, report.name.as_str(), progress(&report, Instant::now()));
                 }
                 Ok(_) => return Err(gone(SysError::of(Errno::PIPE))),
                 Err(SysError { errno: Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM, .. }) => {}
@@ -121,12 +125,14 @@ impl Deletions {
                 looked = Instant::now();
                 find_gone(volumes, name, looked, |name| is_gone(pool, name));
             }
-            for (name_of_one, Deleted { share, call, .. }, since) in due(volumes, name, Instant::now()) {
-                let progress = if release(pool, share) { None } else { Some(again(since, Instant::now())) };
-                if progress.is_none() {
-                    log::info!("a deleted volume is gone pool={name} name={name_of_one:?} call={call}");
+            for (one, Deleted { share, call, .. }, emptied) in due(volumes, name, Instant::now()) {
+                match emptied.release(pool, &one, share) {
+                    Some(released) => {
+                        log::info!("a deleted volume is gone pool={name} name={one:?} call={call}");
+                        volumes.forget(name, &released);
+                    }
+                    None => volumes.progress(name, &one, Progress::Emptied(emptied.again(Instant::now()))),
                 }
-                volumes.progress(name, &name_of_one, progress);
             }
             *lock(&self.releasing) = None;
         }
@@ -137,7 +143,7 @@ impl Deletions {
 /// long.
 pub fn charged(volumes: &Volumes, pool: &PoolName) -> Vec<Share> {
     volumes.deleted(pool, |_, deleted| match deleted.progress {
-        Progress::Emptied(since, _) if since.elapsed() >= CHARGED_LIMIT => Some(deleted.share),
+        Progress::Emptied(emptied) if emptied.since.elapsed() >= CHARGED_LIMIT => Some(deleted.share),
         _ => None,
     })
 }
@@ -145,7 +151,7 @@ pub fn charged(volumes: &Volumes, pool: &PoolName) -> Vec<Share> {
 fn progress(report: &Report, now: Instant) -> Progress {
     match report.outcome {
         Outcome::Begun => Progress::Emptying(now),
-        Outcome::Emptied => Progress::Emptied(now, now),
+        Outcome::Emptied => Progress::Emptied(Emptied { since: now, next: now }),
         Outcome::Unfinished => Progress::Waiting,
         Outcome::Failed(errno) => {
             let errno = Errno::from_raw_os_error(errno);
@@ -158,7 +164,7 @@ fn progress(report: &Report, now: Instant) -> Progress {
 /// Returns how long to wait for the next report.
 fn wait(volumes: &Volumes, pool: &PoolName, now: Instant) -> Duration {
     let due = volumes.deleted(pool, |_, deleted| match deleted.progress {
-        Progress::Emptied(_, next) => Some(next.saturating_duration_since(now)),
+        Progress::Emptied(emptied) => Some(emptied.next.saturating_duration_since(now)),
         _ => None,
     });
     // Zero would mean to wait forever (SO_RCVTIMEO).
@@ -171,7 +177,7 @@ fn find_gone(volumes: &Volumes, pool: &PoolName, now: Instant, is_gone: impl Fn(
     let waiting =
         volumes.deleted(pool, |name, deleted| (deleted.progress == Progress::Waiting).then(|| name.to_owned()));
     for name in waiting.into_iter().filter(|name| is_gone(name)) {
-        volumes.progress(pool, &name, Some(Progress::Emptied(now, now)));
+        volumes.progress(pool, &name, Progress::Emptied(Emptied { since: now, next: now }));
     }
 }
 
@@ -179,36 +185,63 @@ fn is_gone(pool: &Pool, name: &str) -> bool {
     pool.state.as_ref().is_ok_and(|served| failed_with(&file::status_at(&served.directory, name), Errno::NOENT))
 }
 
-/// The emptied volumes whose projects are to be checked now: name, what is known, and since when they are empty.
-fn due(volumes: &Volumes, pool: &PoolName, now: Instant) -> Vec<(String, Deleted, Instant)> {
+/// The emptied volumes whose projects are to be checked now.
+fn due(volumes: &Volumes, pool: &PoolName, now: Instant) -> Vec<(String, Deleted, Emptied)> {
     volumes.deleted(pool, |name, deleted| match deleted.progress {
-        Progress::Emptied(since, next) if next <= now => Some((name.to_owned(), deleted.clone(), since)),
+        Progress::Emptied(emptied) if emptied.next <= now => Some((name.to_owned(), deleted.clone(), emptied)),
         _ => None,
     })
 }
 
-/// A volume that cannot be released yet is due again once it has waited twice as long.
-fn again(since: Instant, now: Instant) -> Progress {
-    let (soonest, latest) = RELEASE_INTERVAL;
-    let pause = now.saturating_duration_since(since).clamp(soonest, latest);
-    Progress::Emptied(since, now.checked_add(pause).unwrap_or(now))
+impl Emptied {
+    /// What is known of a project to which nothing is charged.
+    pub fn by_quota(quota: &ProjectQuota) -> Option<Self> {
+        let now = Instant::now();
+        quota.is_unused().then_some(Self { since: now, next: now })
+    }
+
+    /// One that cannot be released yet is due again once it has waited twice as long.
+    fn again(self, now: Instant) -> Self {
+        let (soonest, latest) = RELEASE_INTERVAL;
+        let pause = now.saturating_duration_since(self.since).clamp(soonest, latest);
+        Self { next: now.checked_add(pause).unwrap_or(now), ..self }
+    }
+
+    /// Releases the quota of the volume with this name once nothing is charged to its project any more: an unlinked file may
+    /// still be open, or the filesystem may take a while.
+    fn release(self, pool: &Pool, name: &str, share: Share) -> Option<Released> {
+        let released = Released { name: name.to_owned() };
+        let (Some(project), Ok(Served { filesystem, .. })) = (share.project, &pool.state) else {
+            return Some(released);
+        };
+        let release = || -> SysResult<Option<Released>> {
+            if !filesystem.quota(project)?.is_unused() {
+                return Ok(None);
+            }
+            filesystem.set_quota(project, (0, 0)).map(|()| Some(released))
+        };
+        release().unwrap_or_else(|error| {
+            log::warning!("cannot release a deleted volume's quota; trying again project={} error={error}", project.0);
+            None
+        })
+    }
 }
 
-/// Releases the quota of an emptied volume once nothing is charged to its project any more: an unlinked file may still
-/// be open, or the filesystem may take a while. Returns whether it could.
-fn release(pool: &Pool, share: Share) -> bool {
-    let (Some(project), Ok(Served { filesystem, .. })) = (share.project, pool.served()) else { return true };
-    let released = || -> SysResult<bool> {
-        let unused = filesystem.quota(project)?.is_unused();
-        if unused {
-            filesystem.set_quota(project, (0, 0))?;
-        }
-        Ok(unused)
-    };
-    released().unwrap_or_else(|error| {
-        log::warning!("cannot release a deleted volume's quota; trying again project={} error={error}", project.0);
-        false
-    })
+impl Released {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+#[cfg(test)]
+pub mod testing {
+    use super::*;
+
+    /// What would have been released under this name.
+    pub fn released(name: &str) -> Released {
+        Released { name: name.to_owned() }
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a pool holds back of its filesystem.
+//! What a pool holds back of its filesystem, and how much of the rest it promises.
 
 use std::str::FromStr;
 
@@ -44,6 +44,20 @@ impl FromStr for Reserve {
         let bytes = number.parse().ok().and_then(|number: u64| number.checked_mul(unit));
         bytes.map(Self::Bytes).ok_or_else(expected)
     }
+}
+
+/// How much of its capacity a pool may promise: a decimal number with at most three decimals, in thousandths.
+///
+/// # Errors
+/// A sentence that says what is expected.
+pub fn permille(text: &str) -> Result<u64, String> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let plain = !whole.is_empty()
+        && matches!(decimals.len(), 1..=3)
+        && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let thousandths =
+        format!("{whole}{decimals:0<3}").parse().ok().filter(|value| plain && matches!(value, 1..=1_000_000));
+    thousandths.ok_or_else(|| format!("overcommit must be a number from 0.001 to 1000, not {text:?}"))
 }
 
 #[cfg(test)]

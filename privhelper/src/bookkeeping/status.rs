@@ -109,7 +109,7 @@ fn fill_in_filesystem(
     let mut found = volume.unmountable.map(not_mountable);
     let pool = &volume.pool.config;
     if let Some(device) = volume.device.filter(|_| pool.filesystems > 0)
-        && let Some(figures) = state.placer.figures(&pool.name, device.number)?
+        && let Some(figures) = state.placer.figures(&pool.name, device.number())?
     {
         usage.used_bytes = Some(figures.used);
         usage.available_bytes = Some(figures.free);
@@ -141,8 +141,8 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
         }
         Kind::Snapshot => false,
         Kind::Block => {
-            let number = volume.device.map(|device| (MAJOR, device.number));
-            let looked = state.placer.look(target, None, None).map_err(or_absent)?;
+            let number = volume.device.map(|device| (MAJOR, device.number()));
+            let looked = state.placer.look(target, None).map_err(or_absent)?;
             looked.device.is_some() && looked.device == number
         }
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::Separation;
 
-use super::log;
+use super::{Deletions, log};
 use crate::state::State;
 use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
 
@@ -59,10 +59,10 @@ pub fn watch(state: &State, table: &mut MountTable, missing: &mut Missing) -> St
 /// Returns whether a thread waits for a filesystem that may never answer. A process ends after all of its threads, even
 /// if it is killed: until then it would serve nothing, and keep its successor from all pools.
 pub fn is_held_up(state: &State) -> bool {
-    state.pools.iter().filter_map(|pool| pool.state.as_ref().ok()).any(|served| {
-        let since = served.filesystem.busy_since().into_iter().chain(served.deletions.releasing_since()).min();
-        since.is_some_and(|since| since.elapsed() >= HELD_UP)
-    })
+    let served = state.pools.iter().filter_map(|pool| pool.state.as_ref().ok());
+    let busy = served.filter_map(|served| served.filesystem.busy_since());
+    let mut since = busy.chain(state.deletions.values().filter_map(Deletions::releasing_since));
+    since.any(|since| since.elapsed() >= HELD_UP)
 }
 
 fn look(state: &State, table: &mut MountTable, missing: &mut Missing) -> Option<String> {

@@ -198,7 +198,7 @@ fn flush(source: &Held<'_>, volume: &Volume, image: &OwnedFd) -> SysResult<()> {
     match (volume.device, volume.kind()) {
         (None, _) => Ok(()),
         (Some(_), Kind::Filesystem) => write_out(source.state, source.id, volume, image),
-        (Some(device), _) => file::sync(source.state.loops.open_existing(device.number)?),
+        (Some(device), _) => file::sync(source.state.loops.open_existing(device.number())?),
     }
 }
 

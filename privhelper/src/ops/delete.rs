@@ -56,11 +56,11 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable, call: CallId) -> Result<
         let _ = put_back(&mut held);
     });
     let aside = aside.map_err(|error| failed("delete volume", held.id, error))?;
-    held.delete(&aside.name, call);
-    served.deletions.wake(aside.name == held.id.as_str());
+    held.delete(&aside, call);
+    held.state.wake_emptier(&pool, aside.is_in_place());
     // If this failed, the volume is gone for all to see, but only a repeated request may report success: a power cut
     // could bring it back.
-    aside.synced.map_err(|error| failed("sync to disk the deletion of volume", held.id, error))?;
+    aside.synced().map_err(|error| failed("sync to disk the deletion of volume", held.id, error))?;
     Ok(Reply::Done)
 }
 

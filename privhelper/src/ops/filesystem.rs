@@ -7,7 +7,7 @@ use std::time::Duration;
 use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Pace, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
-use super::loops::{attach, attached, detach, record_numbers};
+use super::loops::{attach, attached, detach, lend};
 use super::use_first;
 use crate::bookkeeping::{grow_image, template};
 use crate::log;
@@ -48,7 +48,7 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
     let (volume, _) = held.existing(Kind::Filesystem)?;
     let grown = || -> SysResult<()> {
         let Some(device) = volume.device else { return Ok(()) };
-        held.state.loops.refresh(device.number, volume.content)?;
+        held.state.loops.refresh(device.number(), volume.content)?;
         mounted.map_or(Ok(()), |mounted| mounted.grow(volume.record.spec.size))
     };
     grown().map_err(|error| cannot_grow(id, error))?;
@@ -109,7 +109,7 @@ pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
     let Some(volume) = held.known().filter(|volume| volume.kind() == Kind::Filesystem) else { return Ok(()) };
     let (pool, served) = (&volume.pool.config, volume.pool.served());
     let Some(device) = volume.device.filter(|_| pool.filesystems > 0) else { return served.map(drop) };
-    let released = held.state.placer.on_filesystem(&pool.name, device.number, OnFilesystem::Release);
+    let released = held.state.placer.on_filesystem(&pool.name, device.number(), OnFilesystem::Release);
     released.map_err(|error| match error.errno {
         Errno::BUSY => busy(format!("the filesystem of volume {} is in use; try again", held.id)),
         _ => failed("unmount the filesystem of volume", held.id, error),
@@ -145,7 +145,7 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
         return true;
     }
     let keep = || {
-        let mounted = Mounted { state, id, pool: &pool, number: device.number, image: &image };
+        let mounted = Mounted { state, id, pool: &pool, number: device.number(), image: &image };
         let (is_kept, is_frozen) = (mounted.is_kept()?, mounted.is_noted_frozen()?);
         if !is_frozen && (is_kept || !is_left) {
             return Ok(());
@@ -160,7 +160,7 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
     }
     log::warning!("the filesystem of a volume is out of reach until it is published anew volume={id} error={error}");
     held.change(|volume| volume.unmountable = is_lasting(error.errno));
-    let mounted = Mounted { state, id, pool: &pool, number: device.number, image: &image };
+    let mounted = Mounted { state, id, pool: &pool, number: device.number(), image: &image };
     !mounted.is_noted_frozen().unwrap_or(false)
 }
 
@@ -199,11 +199,11 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
     let content = held.known().map(|volume| volume.content);
     let image = held.open_content(OFlags::RDONLY)?;
     let mounted = || -> SysResult<()> {
-        let mounted = Mounted { state: held.state, id: held.id, pool: &pool, number: device.number, image: &image };
+        let mounted = Mounted { state: held.state, id: held.id, pool: &pool, number: device.number(), image: &image };
         let is_kept = mounted.is_kept()?;
         if !is_kept || !is_published {
             // The image may have grown since.
-            content.map_or(Ok(()), |image| held.state.loops.refresh(device.number, image))?;
+            content.map_or(Ok(()), |image| held.state.loops.refresh(device.number(), image))?;
         }
         if !is_kept {
             mounted.ask(OnFilesystem::Mount(held.id.clone()))?;
@@ -231,14 +231,26 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
         // If this fails too, the device stays attached, which the next attempt finds.
         let _ = detach(held);
     }
-    Err(cannot_mount(held.id, error))
+    Err(of_copy(held, cannot_mount(held.id, error)))
+}
+
+/// Says of a volume that began as a copy, and cannot be mounted, where that content still is: whoever has restored it to give
+/// up what it was copied from must know before that.
+fn of_copy(held: &Held<'_>, error: Error) -> Error {
+    let Some(origin) = held.known().and_then(|volume| volume.origin.as_deref()) else { return error };
+    let source = &origin.source;
+    let advice = match held.state.volumes.get(source) {
+        Some(_) => format!("{source}, of which it is a copy, is unchanged: keep it, and make another copy"),
+        None => format!("{source}, of which it is a copy, does not exist any more"),
+    };
+    Error::new(error.kind, format!("{error}; {advice}; see docs/snapshots.md, Verify a snapshot"))
 }
 
 /// Returns the device of a volume if what is mounted on it answers. Otherwise what is in the way of a new mount is gone,
 /// unless the volume is published: then it must be unpublished first.
 fn mounted_before(held: &mut Held<'_>, is_published: bool) -> Result<Option<Device>, Error> {
     let id = held.id;
-    let Some(device) = attached(held)? else {
+    let Some(attached) = attached(held)? else {
         if is_published {
             return Err(in_use(format!(
                 "volume {id} is published on a device that is no longer bound to its image; unpublish it everywhere first"
@@ -246,14 +258,14 @@ fn mounted_before(held: &mut Held<'_>, is_published: bool) -> Result<Option<Devi
         }
         return detach(held).map(|()| None);
     };
-    record_numbers(held)?;
+    let device = lend(held, &attached)?.device();
     let Some(volume) = held.known() else { return Ok(None) };
-    let found = held.state.placer.figures(&volume.pool.config.name, device.number);
+    let found = held.state.placer.figures(&volume.pool.config.name, device.number());
     let failure = |figures: Figures| figures.failure.map(Errno::from_raw_os_error);
     match found.map_err(|error| cannot_mount(id, error))?.map(failure) {
         Some(None) => {
             let (pool, image) = (volume.pool.clone(), held.open_content(OFlags::RDONLY)?);
-            let mounted = Mounted { state: held.state, id, pool: &pool, number: device.number, image: &image };
+            let mounted = Mounted { state: held.state, id, pool: &pool, number: device.number(), image: &image };
             mounted.thaw_left().map(|()| Some(device)).map_err(|error| cannot_mount(id, error))
         }
         Some(Some(errno)) if is_published => Err(Error::new(
@@ -314,7 +326,7 @@ impl<'a> Mounted<'a> {
         image: &'a OwnedFd,
     ) -> SysResult<Option<Self>> {
         let Some(device) = volume.device.filter(|_| pool.config.filesystems > 0) else { return Ok(None) };
-        let mounted = Self { state, id, pool, number: device.number, image };
+        let mounted = Self { state, id, pool, number: device.number(), image };
         Ok(if mounted.is_kept()? { Some(mounted) } else { None })
     }
 
@@ -382,7 +394,7 @@ impl<'a> Mounted<'a> {
         if !self.is_noted_frozen()? {
             return Ok(());
         }
-        match self.ask(OnFilesystem::Thaw) {
+        match self.state.placer.thaw(&self.pool.config.name, self.number) {
             // It is not frozen.
             Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => self.note_frozen(false),
             failed => failed,

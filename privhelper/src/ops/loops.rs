@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use super::filesystem::let_go;
 use super::target::check_unpublished;
 use super::use_first;
-use crate::state::{Device, Held, Kind, State, busy, failed, in_use, label, wrong_kind};
+use crate::state::{Attached, Device, Held, Kind, Lent, State, busy, failed, in_use, label, wrong_kind};
 use crate::sys::{Errno, failed_with, loopcontrol};
 
 /// Attaches a block volume's image to a loop device.
@@ -20,14 +20,13 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
     if volume.device.is_some() {
         held.check_content()?;
         let attached = attached(&mut held)?;
-        if attached.is_some_and(|device| device.read_only == read_only) {
-            record_numbers(&held)?;
-            return Ok(Reply::Done);
+        if let Some(attached) = attached.as_ref().filter(|attached| attached.device().read_only == read_only) {
+            return lend(&held, attached).map(|_| Reply::Done);
         }
         let id = held.id;
-        check_unpublished(&mut held).map_err(|error| match (error.kind, attached) {
-            (ErrorKind::InUse, Some(device)) => {
-                let how = if device.read_only { "read-only" } else { "read-write" };
+        check_unpublished(&mut held).map_err(|error| match (error.kind, &attached) {
+            (ErrorKind::InUse, Some(attached)) => {
+                let how = if attached.device().read_only { "read-only" } else { "read-write" };
                 in_use(format!("volume {id} is published {how}; all its targets must be {how}"))
             }
             (ErrorKind::InUse, None) => in_use(format!(
@@ -49,29 +48,30 @@ pub fn attach(held: &mut Held<'_>, block_size: BlockSize, read_only: bool) -> Re
 }
 
 fn bind(held: &mut Held<'_>, image: &OwnedFd, block_size: BlockSize, read_only: bool) -> Result<Device, Error> {
-    let device = held.state.loops.attach(held.id, image, block_size, read_only).map_err(|error| match error.errno {
-        Errno::NODEV => {
-            busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
-        }
-        Errno::BUSY => busy(format!(
-            "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
-            held.id
-        )),
-        _ => failed("attach volume", held.id, error),
-    })?;
-    held.change(|volume| volume.device = Some(device));
-    record_numbers(held).inspect_err(|_| {
+    let attached =
+        held.state.loops.attach(held.id, image, block_size, read_only).map_err(|error| match error.errno {
+            Errno::NODEV => {
+                busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
+            }
+            Errno::BUSY => busy(format!(
+                "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
+                held.id
+            )),
+            _ => failed("attach volume", held.id, error),
+        })?;
+    held.change(|volume| volume.device = Some(attached.device()));
+    let lent = lend(held, &attached).inspect_err(|_| {
         // If this fails too, the device stays attached, which the next attempt finds.
         let _ = detach(held);
     })?;
-    Ok(device)
+    Ok(lent.device())
 }
 
-/// Sees to it that no later helper uses the number of the volume's device soon. Only then is the device of any use.
-pub fn record_numbers(held: &Held<'_>) -> Result<(), Error> {
-    let Some(volume) = held.known().filter(|volume| volume.device.is_some()) else { return Ok(()) };
-    let recorded = volume.pool.served()?.record_numbers(held.state.loops.used());
-    recorded.map_err(|error| failed("note the loop device of volume", held.id, error))
+/// Sees to it that no later helper uses the number of the volume's device soon.
+pub fn lend(held: &Held<'_>, attached: &Attached) -> Result<Lent, Error> {
+    let volume = held.known().ok_or_else(|| held.state.unknown(held.id))?;
+    let lent = volume.pool.served()?.lend(attached, held.state.loops.used());
+    lent.map_err(|error| failed("note the loop device of volume", held.id, error))
 }
 
 /// Detaches the loop device of a volume, whose kind is asked for, after the filesystem on it was unmounted if it has one.
@@ -90,7 +90,7 @@ pub fn loop_detach(mut held: Held<'_>, kind: Kind) -> Result<Reply, Error> {
 pub fn loop_resize(held: &Held<'_>) -> Result<Reply, Error> {
     let (volume, _) = held.existing(Kind::Block)?;
     if let Some(device) = volume.device {
-        let resized = held.state.loops.refresh(device.number, volume.content);
+        let resized = held.state.loops.refresh(device.number(), volume.content);
         resized.map_err(|error| failed("resize the device of volume", held.id, error))?;
     }
     Ok(Reply::Size(volume.record.spec.size))
@@ -121,14 +121,14 @@ pub fn detach(held: &mut Held<'_>) -> Result<(), Error> {
 }
 
 /// The volume's device, if it is still bound to the volume's image. An unbind requested by others is cancelled.
-pub fn attached(held: &mut Held<'_>) -> Result<Option<Device>, Error> {
+pub fn attached(held: &mut Held<'_>) -> Result<Option<Attached>, Error> {
     let Some((device, image)) = held.known().and_then(|volume| Some((volume.device?, volume.content))) else {
         return Ok(None);
     };
     let revived = held.state.loops.revive(held.id, device, image);
     let revived = revived.map_err(|error| failed("inspect the device of volume", held.id, error))?;
-    if revived.is_some_and(|now| now != device) {
-        held.change(|volume| volume.device = revived);
+    if let Some(now) = revived.as_ref().map(Attached::device).filter(|now| *now != device) {
+        held.change(|volume| volume.device = Some(now));
     }
     Ok(revived)
 }

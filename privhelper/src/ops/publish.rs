@@ -2,11 +2,11 @@
 
 use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply};
 
-use super::loops::{attached, record_numbers};
-use super::target::{content, is_gone, moved, published, shows, still_published};
+use super::loops::{attached, lend};
+use super::target::{is_gone, moved, published, shows, still_published};
 use super::use_first;
 use crate::bookkeeping::{check_number_of_targets, put_back};
-use crate::state::{Held, HeldTarget, Kind, apart, exists, in_use, invalid};
+use crate::state::{Held, HeldTarget, Joined, Kind, Lent, exists, in_use, invalid};
 
 /// Binds a directory volume, or the directory in a volume's mounted filesystem, to a target.
 pub fn bind_mount(held: Held<'_>, at: HeldTarget<'_>, flags: MountFlags, exclusive: bool) -> Result<Reply, Error> {
@@ -21,31 +21,31 @@ pub fn bind_mount(held: Held<'_>, at: HeldTarget<'_>, flags: MountFlags, exclusi
         no_exec: flags.no_exec || inherited.no_exec,
         no_diratime: flags.no_diratime || inherited.no_diratime,
     };
-    check_target(&held, &at, kind)?;
-    publish(held, &at, flags, exclusive)
+    let joined = check_target(&held, &at, kind)?;
+    publish(held, &joined, None, flags, exclusive)
 }
 
 /// Binds the node of a block volume's attached loop device to a target.
 pub fn make_device(mut held: Held<'_>, at: HeldTarget<'_>, exclusive: bool) -> Result<Reply, Error> {
     held.existing(Kind::Block)?;
-    check_target(&held, &at, Kind::Block)?;
-    let Some(device) = attached(&mut held)? else {
+    let joined = check_target(&held, &at, Kind::Block)?;
+    let Some(attached) = attached(&mut held)? else {
         return Err(invalid(format!("volume {} is not attached to a loop device; attach it first", held.id)));
     };
-    record_numbers(&held)?;
-    let flags = MountFlags { read_only: device.read_only, ..MountFlags::default() };
-    publish(held, &at, flags, exclusive)
+    let node = lend(&held, &attached)?;
+    let flags = MountFlags { read_only: node.device().read_only, ..MountFlags::default() };
+    publish(held, &joined, Some(&node), flags, exclusive)
 }
 
 /// Checks that a volume of this kind may be published at a target; before the first use of a volume, which is recorded, also
 /// what is checked again when it is bound there.
-fn check_target(held: &Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<(), Error> {
+fn check_target<'a>(held: &Held<'_>, at: &'a HeldTarget<'_>, kind: Kind) -> Result<Joined<'a>, Error> {
     at.directory.check(at.path, kind)?;
-    held.state.host.check_joined(&at.directory.name)?;
+    let joined = at.joined(&held.state.host)?;
     if held.known().is_some_and(|volume| volume.record.unused) {
-        held.state.placer.look(at.path, None, Some((held.id.clone(), kind)))?;
+        held.state.placer.look(at.path, Some((held.id.clone(), kind)))?;
     }
-    Ok(())
+    Ok(joined)
 }
 
 /// Publishes a volume at a target, unless it is already published there in the same way.
@@ -53,8 +53,15 @@ fn check_target(held: &Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<(), 
 /// # Errors
 /// `AlreadyExists` when the target holds something else, or this volume in another way; `InUse` when the volume is
 /// mounted elsewhere and `exclusive` forbids that.
-fn publish(mut held: Held<'_>, at: &HeldTarget<'_>, flags: MountFlags, exclusive: bool) -> Result<Reply, Error> {
-    let (state, path) = (held.state, at.path);
+fn publish(
+    mut held: Held<'_>,
+    joined: &Joined<'_>,
+    node: Option<&Lent>,
+    flags: MountFlags,
+    exclusive: bool,
+) -> Result<Reply, Error> {
+    let (state, at) = (held.state, joined.target());
+    let path = at.path;
     let Some(volume) = held.known() else { return Err(state.unknown(held.id)) };
     if let Some(published) = volume.published_at(path) {
         if shows(state, path, volume, Some(published))? {
@@ -87,8 +94,7 @@ fn publish(mut held: Held<'_>, at: &HeldTarget<'_>, flags: MountFlags, exclusive
     }
     let bound = use_first(&mut held, |held| {
         let volume = held.known().ok_or_else(|| state.unknown(held.id))?;
-        let bound = state.placer.bind(held.id, content(volume), path, flags)?;
-        bound.ok_or_else(|| apart(Ok(()), &at.directory.name))
+        state.placer.bind((held.id, volume), node, joined, flags)
     });
     let (source, proof) = bound.map_err(|error| match state.volumes.holder(path) {
         Some(holder) if error.kind == ErrorKind::AlreadyExists => {
@@ -96,7 +102,7 @@ fn publish(mut held: Held<'_>, at: &HeldTarget<'_>, flags: MountFlags, exclusive
         }
         _ => error,
     })?;
-    let published = published(state, path, source, flags, proof)?;
+    let published = published(at.directory, path, source, flags, proof);
     held.change(|volume| volume.publish(published));
     Ok(Reply::Done)
 }

@@ -3,13 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Condition, Error, MountFlags, TargetPath, VolumeId};
+use bulkhead_protocol::{Condition, Error, ErrorKind, MountFlags, TargetPath, VolumeId};
 
 use crate::log::shown;
-use crate::place::wire::{Claims, Content, Found, Proof, Shown, Unbound, Unreadable};
-use crate::state::{Held, Kind, Published, Served, State, Volume, failed, in_use};
+use crate::place::wire::{Access, Found, Looked, Proof};
+use crate::state::{
+    Held, HeldTarget, Joined, Kind, Placer, PublishDirectory, Published, Served, State, Volume, failed, in_use,
+};
 use crate::sys::file::FileId;
-use crate::sys::loopdevice::MAJOR;
+use crate::sys::loopdevice::{MAJOR, OURS};
+use crate::sys::{Errno, failed_with, loopcontrol};
 
 /// Checks that a volume is published nowhere, as far as this helper has published it or found it published.
 ///
@@ -57,7 +60,7 @@ pub fn is_gone(state: &State, published: &Published) -> bool {
     match published.proof {
         Proof::Id(id) => state.placer.is_gone(id),
         Proof::Place(parent) => {
-            let looked = state.placer.look(&published.target, None, None);
+            let looked = state.placer.look(&published.target, None);
             looked.is_ok_and(|found| found.mount.is_none() && found.parent == parent)
         }
     }
@@ -71,29 +74,62 @@ pub fn moved(held: &Held<'_>, path: &TargetPath) -> Error {
     ))
 }
 
-/// What is bound of a volume.
-pub fn content(volume: &Volume) -> Content {
-    let device = volume.device.map(|device| device.number);
-    Content { pool: volume.pool.config.name.clone(), kind: volume.kind(), id: volume.content, device }
-}
-
-/// By what a mount is known to be a volume's.
-fn shown_by(volume: &Volume, published: Option<&Published>, unreadable: Option<Unreadable>) -> Shown {
-    Shown { content: content(volume), published: published.map(|published| published.source), unreadable }
-}
-
-/// What is known of a mount at a target that cannot be inspected, if it is to be one of a volume. A filesystem of the volume's
-/// own is not asked itself: the host's mount table says on which device it is.
-fn unreadable(state: &State, at: &TargetPath, volume: &Volume) -> Result<Unreadable, Error> {
-    if volume.kind() == Kind::Filesystem {
-        let point = state.publish_directory(at)?.real_path.join(at.path.as_str());
-        let found =
-            state.host.device_at(&state.pools_at(), &point).map_err(|error| failed("inspect target", at, error))?;
-        let device = volume.device.map(|device| (MAJOR, device.number));
-        return Ok(Unreadable::IsOnDevice(found.is_some() && found == device));
+/// Returns whether what was found at a target is a volume's.
+fn is_of(
+    state: &State,
+    at: &TargetPath,
+    volume: &Volume,
+    published: Option<&Published>,
+    looked: &Looked,
+) -> Result<bool, Error> {
+    match looked.mount {
+        None => Ok(false),
+        Some(Found::Unreadable) => is_unreadable_of(state, at, volume, published),
+        Some(Found::Seen(root, _)) => Ok(is_seen_of(volume, published, root, looked)),
     }
-    let has_shut_down = volume.pool.served().ok().and_then(Served::failure) == Some(Condition::ShutDown);
-    Ok(if has_shut_down { Unreadable::PoolShutDown } else { Unreadable::Unknown })
+}
+
+/// Returns whether a mount with this root is a volume's: its directory, the node or the filesystem of its loop device, or what
+/// was published there.
+fn is_seen_of(volume: &Volume, published: Option<&Published>, root: FileId, looked: &Looked) -> bool {
+    let device = volume.device.map(|device| (MAJOR, device.number()));
+    let own = match volume.kind() {
+        Kind::Directory => root == volume.content,
+        Kind::Block => looked.device.is_some() && looked.device == device,
+        Kind::Filesystem => Some(root.device) == device,
+        Kind::Snapshot => false,
+    };
+    own || published.is_some_and(|published| published.source == root)
+}
+
+/// Returns whether a mount at a target that cannot be inspected is a volume's. By the host's mount table it is on the volume's
+/// device; or on that of its pool, which must have shut down, and the volume must have been published. It is not asked itself:
+/// any other filesystem may be a tenant's own (fuse(4)), and never answer.
+fn is_unreadable_of(
+    state: &State,
+    at: &TargetPath,
+    volume: &Volume,
+    published: Option<&Published>,
+) -> Result<bool, Error> {
+    let device = if volume.kind() == Kind::Filesystem {
+        volume.device.map(|device| (MAJOR, device.number()))
+    } else {
+        let has_shut_down = volume.pool.served().ok().and_then(Served::failure) == Some(Condition::ShutDown);
+        (has_shut_down && published.is_some()).then(|| volume.pool.filesystem())
+    };
+    let point = state.publish_directory(at)?.real_path.join(at.path.as_str());
+    let found = state.host.device_at(&state.pools_at(), &point).map_err(|error| failed("inspect target", at, error))?;
+    Ok(found.is_some() && found == device)
+}
+
+/// Returns whether what was found at the target of a block volume is a node that a helper has made, of a device that is bound to
+/// nothing any more.
+fn is_vacant(state: &State, volume: &Volume, looked: &Looked) -> bool {
+    let number = looked.device.filter(|(major, _)| *major == MAJOR).map(|(_, number)| number);
+    number.filter(|number| volume.kind() == Kind::Block && OURS.contains(number)).is_some_and(|number| {
+        let binding = state.placer.open(number, Access::Look).and_then(loopcontrol::binding);
+        failed_with(&binding, Errno::NXIO)
+    })
 }
 
 /// Returns whether what is mounted at a target is a volume's: its content, or what was published there.
@@ -101,56 +137,85 @@ fn unreadable(state: &State, at: &TargetPath, volume: &Volume) -> Result<Unreada
 /// # Errors
 /// When that cannot be found out.
 pub fn shows(state: &State, at: &TargetPath, volume: &Volume, published: Option<&Published>) -> Result<bool, Error> {
-    let look = |unreadable| state.placer.look(at, Some(shown_by(volume, published, unreadable)), None);
-    let mut found = look(None)?.mount;
-    if let Some(Found::Unreadable(None)) = found {
-        found = look(Some(unreadable(state, at, volume)?))?.mount;
-    }
-    Ok(matches!(found, Some(Found::Seen(.., true) | Found::Unreadable(Some(true)))))
+    is_of(state, at, volume, published, &state.placer.look(at, None)?)
 }
 
 /// Returns what is published at a target of a volume, if the mount that can be seen shows it.
 ///
 /// # Errors
 /// When that cannot be found out.
-pub fn find(state: &State, at: &TargetPath, volume: &Volume, flags: MountFlags) -> Result<Option<Published>, Error> {
-    match state.placer.look(at, Some(shown_by(volume, None, None)), None)?.mount {
-        Some(Found::Seen(source, proof, true)) => Ok(Some(published(state, at, source, flags, proof)?)),
+pub fn find(
+    placer: &Placer,
+    (directory, at): (&PublishDirectory, &TargetPath),
+    volume: &Volume,
+    flags: MountFlags,
+) -> Result<Option<Published>, Error> {
+    let looked = placer.look(at, None)?;
+    match looked.mount {
+        Some(Found::Seen(source, proof)) if is_seen_of(volume, None, source, &looked) => {
+            Ok(Some(published(directory, at, source, flags, proof)))
+        }
         _ => Ok(None),
     }
 }
 
-/// Unmounts at a target what is a volume's, and removes the target.
+/// What became of a target from which a volume was to be unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unbound {
+    /// Nothing of it is left there.
+    Done,
+    /// There is something else.
+    Other,
+    /// The volume is not there, and may be mounted elsewhere.
+    Moved,
+    /// Nothing is done where the host would not see it.
+    Apart,
+}
+
+/// Unmounts at a target what is a volume's, and removes the target, if that is joined to the host's.
 ///
 /// # Errors
 /// When that fails.
 pub fn unbind(
     state: &State,
-    at: &TargetPath,
+    at: &HeldTarget<'_>,
+    joined: Option<&Joined<'_>>,
     volume: &Volume,
     published: Option<&Published>,
-    is_joined: bool,
 ) -> Result<Unbound, Error> {
-    let claims = Claims { proof: published.map(|published| published.proof), is_joined };
-    let unbind = |unreadable| state.placer.unbind(at, shown_by(volume, published, unreadable), claims);
-    match unbind(None)? {
-        Unbound::Unreadable => unbind(Some(unreadable(state, at, volume)?)),
-        unbound => Ok(unbound),
+    let is_moved = || published.is_some_and(|published| !is_gone(state, published));
+    loop {
+        let looked = match state.placer.look(at.path, None) {
+            Err(error) if error.kind == ErrorKind::NotFound => break,
+            looked => looked?,
+        };
+        if looked.mount.is_none() && is_moved() {
+            return Ok(Unbound::Moved);
+        }
+        if looked.mount.is_some()
+            && !is_of(state, at.path, volume, published, &looked)?
+            && !is_vacant(state, volume, &looked)
+        {
+            return Ok(Unbound::Other);
+        }
+        match state.placer.unbind(at, joined, volume.kind(), looked.mount)? {
+            None => return Ok(Unbound::Apart),
+            Some(true) => break,
+            Some(false) => {}
+        }
     }
+    Ok(if is_moved() { Unbound::Moved } else { Unbound::Done })
 }
 
-/// What is known of a mount at a target that shows `source`.
-///
-/// # Errors
-/// When there is no such publish directory.
+/// What is known of a mount at a target in a publish directory that shows `source`.
 pub fn published(
-    state: &State,
+    directory: &PublishDirectory,
     at: &TargetPath,
     source: FileId,
     flags: MountFlags,
     proof: Proof,
-) -> Result<Published, Error> {
+) -> Published {
     // The configured directory's own name, so that its text is stored only once.
-    let directory = state.publish_directory(at)?.name.clone();
-    Ok(Published { target: Arc::new(TargetPath { directory, path: at.path.clone() }), source, flags, proof })
+    let target = TargetPath { directory: directory.name.clone(), path: at.path.clone() };
+    Published { target: Arc::new(target), source, flags, proof }
 }

@@ -2,8 +2,7 @@
 
 use bulkhead_protocol::{Error, ErrorKind, Reply};
 
-use super::target::{check_unknown_unmounted, is_gone, moved, unbind};
-use crate::place::wire::Unbound;
+use super::target::{Unbound, check_unknown_unmounted, is_gone, moved, unbind};
 use crate::state::{Held, HeldTarget, Kind, apart, in_use, wrong_kind};
 
 /// Unmounts a directory from a target and removes the target.
@@ -25,18 +24,18 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
         return Err(wrong_kind(held.id, kind));
     }
     at.directory.check(path, kind)?;
-    let joined = held.state.host.check_joined(&at.directory.name);
+    let joined = at.joined(&held.state.host);
     let published = volume.published_at(path);
-    let unbound = unbind(held.state, path, volume, published, joined.is_ok());
+    let unbound = unbind(held.state, at, joined.as_ref().ok(), volume, published);
     if !matches!(unbound, Ok(Unbound::Done)) && published.is_some_and(|published| is_gone(held.state, published)) {
         // The target is left, but shows nothing.
         held.change(|volume| volume.unpublish(path));
     }
     match unbound? {
         Unbound::Done => {}
-        Unbound::Other | Unbound::Unreadable => return Err(other(&held, at)),
+        Unbound::Other => return Err(other(&held, at)),
         Unbound::Moved => return Err(moved(&held, path)),
-        Unbound::Apart => return Err(apart(joined, &at.directory.name)),
+        Unbound::Apart => return Err(apart(joined.map(drop), &at.directory.name)),
     }
     held.change(|volume| volume.unpublish(path));
     Ok(Reply::Done)
@@ -45,7 +44,7 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
 /// The reply to a request to unpublish an unknown volume: success if nothing is mounted at the target, whatever volume
 /// it is about.
 fn absent(held: &Held<'_>, at: &HeldTarget<'_>) -> Result<Reply, Error> {
-    match held.state.placer.look(at.path, None, None).map(|looked| looked.mount) {
+    match held.state.placer.look(at.path, None).map(|looked| looked.mount) {
         Ok(None) => Ok(Reply::Done),
         Ok(Some(_)) => match held.state.unknown(held.id) {
             error if error.kind == ErrorKind::NotFound => Err(other(held, at)),

@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::{MAX_OWNER, Text};
+use bulkhead_protocol::MAX_OWNER;
 use caps::Capability;
 use rustix::fs::{OFlags, XattrFlags};
 use serde::{Deserialize, Serialize};
@@ -35,17 +35,6 @@ pub enum Attribute {
     Journal,
 }
 
-/// What it is recorded on. An entry of the pool is given by its name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Part {
-    /// The pool's marker.
-    Marker,
-    /// An entry.
-    Entry(Text),
-    /// The image in an entry.
-    Image(Text),
-}
-
 impl Attribute {
     fn name(self) -> &'static str {
         match self {
@@ -57,25 +46,20 @@ impl Attribute {
             Self::Journal => "trusted.bulkhead.journal",
         }
     }
-}
 
-impl Part {
-    /// Opens it.
+    /// Opens what this is recorded on: the pool's marker, or the entry of that name, or the image in that.
     ///
     /// # Errors
     /// `INVAL` when it is no single name.
-    pub fn open(&self, pool: &OwnedFd) -> SysResult<OwnedFd> {
-        let (name, within) = match self {
-            Self::Marker => return file::open(pool, MARKER, OFlags::RDONLY),
-            Self::Entry(name) => (name.as_str(), None),
-            Self::Image(name) => (name.as_str(), Some(IMAGE)),
-        };
-        if matches!(name, "" | "." | "..") || name.contains('/') {
+    pub fn open(self, pool: &OwnedFd, entry: &str) -> SysResult<OwnedFd> {
+        let is_of_marker = matches!(self, Self::Numbers | Self::Journal);
+        if !is_of_marker && (matches!(entry, "" | "." | "..") || entry.contains('/')) {
             return Err(SysError::of(Errno::INVAL));
         }
-        match within {
-            None => file::open(pool, name, OFlags::RDONLY | OFlags::DIRECTORY),
-            Some(within) => file::open(pool, &format!("{name}/{within}"), OFlags::RDONLY),
+        match self {
+            Self::Numbers | Self::Journal => file::open(pool, MARKER, OFlags::RDONLY),
+            Self::Record | Self::Origin | Self::Owner => file::open(pool, entry, OFlags::RDONLY | OFlags::DIRECTORY),
+            Self::Filesystem => file::open(pool, &format!("{entry}/{IMAGE}"), OFlags::RDONLY),
         }
     }
 }
@@ -115,10 +99,10 @@ mod tests {
     fn an_entry_is_a_single_name() {
         let root = walk::open_at_start("/", OFlags::RDONLY | OFlags::DIRECTORY).expect("the root directory");
         for name in ["", ".", "..", "etc/passwd", "/etc", "../etc"] {
-            for part in [Part::Entry(Text::new(name)), Part::Image(Text::new(name))] {
-                assert_eq!(part.open(&root).map(drop), Err(SysError::of(Errno::INVAL)), "{part:?}");
+            for attribute in [Attribute::Record, Attribute::Filesystem] {
+                assert_eq!(attribute.open(&root, name).map(drop), Err(SysError::of(Errno::INVAL)), "{name:?}");
             }
         }
-        assert!(Part::Entry(Text::new("etc")).open(&root).is_ok());
+        assert!(Attribute::Record.open(&root, "etc").is_ok());
     }
 }

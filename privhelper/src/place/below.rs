@@ -1,7 +1,7 @@
 //! Publish directories, and what the kubelet has recorded about the targets below them.
 
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use bulkhead_protocol::{DriverName, PublishName, RelativePath, VolumeId};
@@ -53,11 +53,11 @@ impl Below {
             return Err(Refusal::RecordOfOthers.into());
         }
         let content = file::read_up_to(&file, vol_data::MAX_LENGTH).map_err(fail)?;
-        let found = vol_data::parse(&content).ok_or(Refusal::RecordMalformed)?;
-        if found.driver != driver.as_str() {
+        let (found_driver, found_volume) = vol_data::parse(&content).ok_or(Refusal::RecordMalformed)?;
+        if found_driver != driver.as_str() {
             return Err(Refusal::RecordOfAnotherDriver.into());
         }
-        if found.volume != volume.as_str() {
+        if found_volume != volume.as_str() {
             return Err(Refusal::RecordOfAnotherVolume.into());
         }
         Ok(())
@@ -70,14 +70,15 @@ impl Below {
     /// A refusal when it does not exist, when the path to it contains a symbolic link or crosses into another mount, or when
     /// users other than root may change a directory on it. All directories up to that one are root's alone.
     pub fn open_parent(&self, path: &RelativePath) -> Result<OwnedFd, Failure> {
-        let (mut directory, mut depth) = (file::open_below(self.root.as_fd(), "")?, 0_u16);
+        let how = OFlags::PATH | OFlags::DIRECTORY;
+        let (mut directory, mut depth) = (file::open(&self.root, ".", how)?, 0_u16);
         let mut names = path.split_last().0.split('/').filter(|name| !name.is_empty());
         loop {
             if file::is_open_to_others(&file::status(&directory)?) {
                 return Err(Refusal::OpenToOthers(depth).into());
             }
             let Some(name) = names.next() else { return Ok(directory) };
-            directory = file::open_below(directory.as_fd(), name).map_err(|error| match error.errno {
+            directory = file::open(&directory, name, how).map_err(|error| match error.errno {
                 Errno::NOENT | Errno::NOTDIR => Refusal::NoParent.into(),
                 Errno::LOOP | Errno::XDEV => Refusal::Crosses.into(),
                 _ => Failure::from(error),

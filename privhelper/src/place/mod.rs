@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Barrier};
 
-use bulkhead_protocol::{DriverName, MAX_PACKET, PoolName, PublishName, TargetPath};
+use bulkhead_protocol::{DriverName, MAX_PACKET, PoolName, PublishName, TargetPath, VolumeId};
 
 pub use below::Below;
 pub use devices::Nodes;
@@ -41,8 +41,11 @@ use crate::mounter::Work;
 use crate::sys::capability::{allow, raise};
 use crate::sys::packet::Received;
 use crate::sys::quota::ProjectId;
-use crate::sys::{Errno, Error as SysError, Result as SysResult, packet};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, mount, packet};
 use crate::threads;
+
+/// An answer, and the descriptor that comes before it.
+type Answered = (Answer, Option<OwnedFd>);
 
 /// What the placer has.
 #[derive(Debug)]
@@ -118,12 +121,10 @@ pub fn run<E: From<String>>(
 impl Place {
     /// What it has open.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let pools = self.pools.iter().flat_map(|pool| {
-            let mounting = pool.mounting.iter().flat_map(Mounting::parts);
-            mounting.chain([&pool.directory, &pool.marker])
-        });
+        let pools = self.pools.iter().flat_map(|pool| [&pool.directory, &pool.marker]);
+        let mounting = self.pools.iter().flat_map(|pool| &pool.mounting).flat_map(Mounting::parts);
         let publish = self.publish.iter().map(|below| &below.root);
-        pools.chain(publish).chain([self.nodes.directory()]).map(AsFd::as_fd).collect()
+        pools.chain(mounting).chain(publish).chain([&self.nodes.directory]).map(AsFd::as_fd).collect()
     }
 
     /// Answers one request after another. A keeper that breaks the protocol is no keeper of ours: the line is closed, and
@@ -136,15 +137,9 @@ impl Place {
                 _ => return,
             };
             let Some(Ok(request)) = packet.map(bulkhead_protocol::decode::<Request>) else { return };
-            let carried_out = {
-                let _allowed = allow(PLACER);
-                self.carry_out(request)
-            };
-            let (answer, device) = match carried_out {
-                Ok((answer, device)) => (Ok(answer), device),
-                Err(failure) => (Err(failure), None),
-            };
             let _allowed = allow(PLACER);
+            let carried_out = self.carry_out(request).map(|(answer, device)| (Ok(answer), device));
+            let (answer, device) = carried_out.unwrap_or_else(|failure| (Err(failure), None));
             // Before the answer: what follows it may need a device that nobody else has open.
             let passed = device.map_or(Ok(()), |device| packet::persistently(|| pass(line, &device)));
             let answer = bulkhead_protocol::encode(&answer).map_err(|_| SysError::of(Errno::MSGSIZE));
@@ -155,17 +150,19 @@ impl Place {
         }
     }
 
-    fn carry_out(&self, request: Request) -> Result<(Answer, Option<OwnedFd>), Failure> {
+    fn carry_out(&self, request: Request) -> Result<Answered, Failure> {
         let answer = match request {
             Request::Bind(volume, content, target, flags) => self.bind(&volume, &content, &target, flags)?,
-            Request::Unbind(target, shown, claims) => Answer::Unbound(self.unbind(&target, &shown, claims)?),
-            Request::Look(target, shown, to_publish) => {
-                Answer::Looked(self.look(&target, shown.as_ref(), to_publish.as_ref())?)
+            Request::Unbind(target, kind, expected, is_joined) => {
+                Answer::Is(self.unbind(&target, kind, expected, is_joined)?)
             }
-            Request::IsGone(id) => Answer::Is(publish::is_mount_gone(id)),
+            Request::Look(target, to_publish) => Answer::Looked(self.look(&target, to_publish.as_ref())?),
+            Request::IsGone(id) => Answer::Is(failed_with(&mount::find(id), Errno::NOENT)),
             Request::IsMoved(name) => Answer::Is(self.below(&name)?.is_moved()),
             Request::Open(number, access) => return Ok((Answer::Done, Some(self.nodes.open(number, access)?))),
-            Request::Command(number, command) => self.nodes.command(number, command).map(|()| Answer::Done)?,
+            Request::Command(number, command) => {
+                self.nodes.command(&self.pools, number, command).map(|()| Answer::Done)?
+            }
             Request::Quotas(pool, look, projects) => {
                 quotas::get(&self.pool(&pool)?.directory, look, projects.as_slice())?
             }
@@ -177,35 +174,34 @@ impl Place {
                 }
                 quotas::set(&pool.directory, project, limits)?
             }
-            Request::Filesystem(pool, number, what) => self.on_filesystem(&pool, number, what)?,
-            Request::Attribute(pool, part, attribute) => {
-                let found = attributes::get(part.open(&self.pool(&pool)?.directory)?, attribute)?;
+            Request::Filesystem(pool, number, what) => return self.on_filesystem(&pool, number, what),
+            Request::Attribute(pool, attribute, entry) => {
+                let file = attribute.open(&self.pool(&pool)?.directory, entry.as_str())?;
+                let found = attributes::get(file, attribute)?;
                 let found = found.map(TryInto::try_into).transpose();
                 Answer::Attribute(found.map_err(|_| SysError::of(Errno::RANGE))?)
             }
-            Request::SetAttribute(pool, part, attribute, value) => {
-                let file = part.open(&self.pool(&pool)?.directory)?;
+            Request::SetAttribute(pool, attribute, entry, value) => {
+                let file = attribute.open(&self.pool(&pool)?.directory, entry.as_str())?;
                 attributes::set(file, attribute, value.as_slice()).map(|()| Answer::Done)?
             }
         };
         Ok((answer, None))
     }
 
-    fn on_filesystem(&self, name: &PoolName, number: u32, what: OnFilesystem) -> Result<Answer, Failure> {
+    fn on_filesystem(&self, name: &PoolName, number: u32, what: OnFilesystem) -> Result<Answered, Failure> {
         let pool = self.pool(name)?;
         let mounting = pool.mounting()?;
-        let done = match what {
-            OnFilesystem::Look => return Ok(Answer::Filesystem(mounting.figures(number)?)),
-            OnFilesystem::Mount(volume) => {
-                return mounting.mount(number, &volume, || self.check_device(&volume, pool, Kind::Filesystem, number));
-            }
-            OnFilesystem::Work(Work::Mount(_)) => Err(SysError::of(Errno::INVAL)),
-            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode),
-            OnFilesystem::Work(work) => mounting.work(number, work),
-            OnFilesystem::Thaw => mounting.thaw(number),
-            OnFilesystem::Release => mounting.release(number),
+        let check = |volume: &VolumeId| self.check_device(volume, pool, Kind::Filesystem, number);
+        let line = match what {
+            OnFilesystem::Look => return Ok((Answer::Filesystem(mounting.figures(number)?), None)),
+            OnFilesystem::Mount(volume) => mounting.keep(number, &volume, || check(&volume)).map(|()| None)?,
+            OnFilesystem::Work(Work::Mount) => return Err(SysError::of(Errno::INVAL).into()),
+            OnFilesystem::Work(work) => Some(mounting.begin(number, work)?),
+            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode).map(|()| None)?,
+            OnFilesystem::Release => mounting.release(number).map(|()| None)?,
         };
-        Ok(done.map(|()| Answer::Done)?)
+        Ok((Answer::Done, line))
     }
 
     fn below(&self, name: &PublishName) -> Result<&Below, Refusal> {

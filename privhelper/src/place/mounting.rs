@@ -1,4 +1,5 @@
-//! Filesystems in images: the connection to the process that mounts them, and the place in which their mounts are kept.
+//! Filesystems in images: the connection to the process that mounts them, and the place in which their mounts are kept. For
+//! what else a mounter does, nobody waits here: the keeper is given a line over which it hears of that.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,14 +10,16 @@ use bulkhead_protocol::VolumeId;
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
+use super::devices;
 use super::kind::DATA;
-use super::wire::{Answer, Failure, Figures};
+use super::wire::{Failure, Figures};
 use crate::log;
 use crate::mounter::{self, Work};
 use crate::sys::capability::raise;
-use crate::sys::packet::Received;
+use crate::sys::mount::Flagged;
+use crate::sys::packet::{Received, Timeout};
 use crate::sys::{
-    Called, Errno, Error as SysError, Result as SysResult, file, loopdevice, mount, packet, with_patience, xfs,
+    Called, Errno, Error as SysError, Result as SysResult, file, mount, packet, unless, with_patience, xfs,
 };
 
 /// What a pool has for filesystems in images. Each is mounted once, as the entry of a private directory that is called after
@@ -25,15 +28,15 @@ use crate::sys::{
 pub struct Mounting {
     /// The connection to the mounter.
     mounter: OwnedFd,
-    /// The work that takes long, by the number of the device: each has a line of its own, over which it is answered.
-    awaited: Mutex<BTreeMap<u32, (Work, OwnedFd)>>,
+    /// The lines over which mounts come that were asked for, by the number of the device.
+    awaited: Mutex<BTreeMap<u32, OwnedFd>>,
     /// Which volumes' filesystems are kept, by the number of the device.
     kept: Mutex<BTreeMap<u32, VolumeId>>,
     /// The mounter's root, which is a tmpfs: it sees the nodes in it, but not what is mounted there.
     place: OwnedFd,
 }
 
-/// How long an operation waits for work on a filesystem. The helper ends in order within five seconds.
+/// How long an operation waits for a mount. The helper ends in order within five seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 impl Mounting {
@@ -52,8 +55,7 @@ impl Mounting {
     fn keeps(&self, number: u32) -> SysResult<bool> {
         match file::open(&self.place, &kept(number), OFlags::PATH) {
             Err(SysError { errno: Errno::XDEV, .. }) => Ok(true),
-            Err(SysError { errno: Errno::NOENT, .. }) | Ok(_) => Ok(false),
-            Err(error) => Err(error),
+            opened => unless(Errno::NOENT, opened.map(drop)).map(|()| false),
         }
     }
 
@@ -62,39 +64,10 @@ impl Mounting {
         if self.keeps(number)? { file::open_entry(&self.place, &kept(number)).map(Some) } else { Ok(None) }
     }
 
-    /// Has the filesystem on a device mounted, and returns the mount, which is attached to nothing.
-    ///
-    /// # Errors
-    /// As [`Self::work`]. What is not the mount that was asked for ends the process: a mounter that hands it over is nobody's
-    /// any more.
-    fn make(&self, number: u32) -> SysResult<OwnedFd> {
-        {
-            let _raised = raise(Capability::CAP_MKNOD)?;
-            match loopdevice::make_node(self.place.as_fd(), &mounter::node(number), number) {
-                Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let made = self.ask(number, Work::Mount(number), None);
-        if !self.is_awaited(number) {
-            self.forget(number);
-        }
-        match made? {
-            Some(mount) if xfs::is_mount_of(&mount, number)? => Ok(mount),
-            Some(_) => end("it handed over something else than a mount"),
-            None => end("it said that there is a mount, and there is none"),
-        }
-    }
-
-    /// Has something done to the mounted filesystem on a device.
-    ///
-    /// # Errors
-    /// The kernel's, if that fails; `INPROGRESS` when it takes longer than four seconds: it goes on, and the next call waits
-    /// for it first.
-    pub fn work(&self, number: u32, work: Work) -> SysResult<()> {
+    /// Has something done to the mounted filesystem on a device, and returns the line over which that is answered.
+    pub fn begin(&self, number: u32, work: Work) -> SysResult<OwnedFd> {
         let root = self.root(number)?.ok_or(SysError::of(Errno::NXIO))?;
-        let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.ask(number, work, Some(root)).map(drop)
+        self.ask(work, file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?)
     }
 
     /// The root of the filesystem on a device, if it is kept here as that of a volume.
@@ -130,112 +103,85 @@ impl Mounting {
         }
     }
 
-    /// Thaws a filesystem that was left frozen, unless whoever froze it has thawed it by now: then its pod may have frozen
-    /// it.
-    pub fn thaw(&self, number: u32) -> SysResult<()> {
-        match self.finish(number) {
-            Some((Work::Settle, Ok(_))) => Ok(()),
-            Some((Work::Settle, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
-            _ => self.work(number, Work::Thaw),
-        }
-    }
-
-    /// Returns whether something that was to be done to the filesystem on a device takes long.
-    fn is_awaited(&self, number: u32) -> bool {
-        lock(&self.awaited).contains_key(&number)
-    }
-
-    /// Waits for what was to be done to the filesystem on a device and took long, and returns what it was, and the answer.
-    fn finish(&self, number: u32) -> Option<(Work, SysResult<Option<OwnedFd>>)> {
-        let (work, line) = lock(&self.awaited).remove(&number)?;
-        Some((work, self.answer(number, work, line)))
-    }
-
-    fn ask(&self, number: u32, work: Work, root: Option<OwnedFd>) -> SysResult<Option<OwnedFd>> {
-        if let Some((before, answered)) = self.finish(number)
-            && (self.is_awaited(number) || before == work && root.is_none())
-        {
-            return answered;
-        }
-        // Whatever else was done before this call has nothing to say about now.
+    /// Asks the mounter for something about what goes with it, which is not kept: it would keep the filesystem. Returns the
+    /// line to its child.
+    fn ask(&self, work: Work, with: OwnedFd) -> SysResult<OwnedFd> {
         let request = bulkhead_protocol::encode(&work).map_err(|_| SysError::of(Errno::INVAL))?;
         let (line, other) = packet::pair()?;
-        packet::set_receive_timeout(&line, Some(PATIENCE))?;
-        packet::set_send_timeout(&self.mounter, PATIENCE)?;
-        {
-            // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
-            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            match packet::send(&self.mounter, &[0], Some(other.as_fd())) {
-                // It has ended, and the helper is about to: what else is in progress is answered before.
-                Err(SysError { errno: Errno::AGAIN | Errno::PIPE | Errno::CONNRESET, .. }) => {
-                    return Err(Errno::INPROGRESS).by("the mounter");
-                }
-                sent => sent?,
+        packet::set_timeout(&self.mounter, Timeout::Send, Some(PATIENCE))?;
+        // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        match packet::send(&self.mounter, &[0], Some(other.as_fd())) {
+            // It has ended, and the helper is about to: what else is in progress is answered before.
+            Err(SysError { errno: Errno::AGAIN | Errno::PIPE | Errno::CONNRESET, .. }) => {
+                return Err(Errno::INPROGRESS).by("the mounter");
             }
-            packet::send(&line, &request, root.as_ref().map(AsFd::as_fd))?;
+            sent => sent?,
         }
-        drop((other, root));
-        self.answer(number, work, line)
+        packet::send(&line, &request, Some(with.as_fd())).map(|()| line)
     }
 
-    /// Waits for the answer over a line: the mount, if it comes with one. `INPROGRESS` if it takes long, or nobody is left to
-    /// give one.
-    fn answer(&self, number: u32, work: Work, line: OwnedFd) -> SysResult<Option<OwnedFd>> {
+    /// Asks for the mount of the filesystem on a device, and returns the line over which it comes.
+    fn begin_mount(&self, number: u32) -> SysResult<OwnedFd> {
+        let node = mounter::node(number);
+        unless(Errno::EXIST, devices::make(&self.place, &node, number))?;
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        let line = self.ask(Work::Mount, xfs::configure(&format!("/{node}"))?)?;
+        packet::set_timeout(&line, Timeout::Recv, Some(PATIENCE)).map(|()| line)
+    }
+
+    /// Waits for a mount that was asked for, which is attached to nothing.
+    ///
+    /// # Errors
+    /// The kernel's, if it failed; `INPROGRESS` if it takes long, or nobody is left to say so. What is not the mount that was
+    /// asked for ends the process: a mounter that hands it over is nobody's any more.
+    fn made(&self, number: u32, line: OwnedFd) -> SysResult<Flagged> {
         let mut answer = [0; 4];
-        loop {
-            match packet::receive_with_descriptor(&line, &mut answer) {
-                Ok((Received::Packet(4), mount)) => {
-                    return match i32::from_ne_bytes(answer) {
-                        0 => Ok(mount),
-                        errno => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter"),
-                    };
-                }
-                Err(SysError { errno: Errno::INTR, .. }) => {}
-                Err(SysError { errno: Errno::AGAIN, .. }) => {
-                    lock(&self.awaited).insert(number, (work, line));
-                    return Err(Errno::INPROGRESS).by("the mounter");
-                }
-                Ok((Received::Closed, _)) | Err(SysError { errno: Errno::CONNRESET, .. }) => {
-                    return Err(Errno::INPROGRESS).by("the mounter");
-                }
-                Err(error) => return Err(error),
-                Ok((outcome, _)) => end(&format!("it does not answer outcome={outcome:?}")),
+        let made = packet::receive_with_descriptor(&line, &mut answer);
+        if let Err(SysError { errno: Errno::AGAIN | Errno::INTR, .. }) = made {
+            lock(&self.awaited).insert(number, line);
+            return Err(Errno::INPROGRESS).by("the mounter");
+        }
+        drop(self.forget(number));
+        match (made, i32::from_ne_bytes(answer)) {
+            (Ok((Received::Packet(4), Some(mount))), 0) => {
+                xfs::checked_mount(mount, number)?.map_or_else(|| end("it handed over something else than a mount"), Ok)
             }
+            (Ok((Received::Packet(4), None)), 0) => end("it said that there is a mount, and there is none"),
+            (Ok((Received::Packet(4), _)), errno) => {
+                Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter")
+            }
+            (Ok((Received::Closed, _)) | Err(SysError { errno: Errno::CONNRESET, .. }), _) => {
+                Err(Errno::INPROGRESS).by("the mounter")
+            }
+            (Err(error), _) => Err(error),
+            (Ok((outcome, _)), _) => end(&format!("it does not answer outcome={outcome:?}")),
         }
     }
 
-    /// Does not wait any more for what was to be done to the filesystem on a device.
-    fn forget(&self, number: u32) {
-        let forgotten = lock(&self.awaited).remove(&number);
-        // What was handed over and not received may be unmounted by this.
-        drop(forgotten);
+    /// Expects no mount any more of the filesystem on a device, and returns the line over which it comes, if it was asked for.
+    fn forget(&self, number: u32) -> Option<OwnedFd> {
         // This can fail only if the node is already missing.
         let _ = file::remove(&self.place, &*mounter::node(number));
+        lock(&self.awaited).remove(&number)
     }
 
     /// Has the filesystem on a device mounted, and keeps the mount, if `check` finds the device bound to what it should be. It
     /// is asked again once the filesystem is mounted, as nobody can bind the device anew from then on.
-    pub fn mount(
-        &self,
-        number: u32,
-        volume: &VolumeId,
-        check: impl Fn() -> Result<(), Failure>,
-    ) -> Result<Answer, Failure> {
+    pub fn keep(&self, number: u32, volume: &VolumeId, check: impl Fn() -> Result<(), Failure>) -> Result<(), Failure> {
         check()?;
         if self.keeps(number)? {
-            return Ok(Answer::Done);
+            return Ok(());
         }
-        let mount = self.make(number)?;
+        let awaited = lock(&self.awaited).remove(&number);
+        let mount = self.made(number, awaited.map_or_else(|| self.begin_mount(number), Ok)?)?;
         check()?;
-        match file::make_directory(&self.place, &kept(number), Mode::RWXU) {
-            Ok(()) | Err(SysError { errno: Errno::EXIST, .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        unless(Errno::EXIST, file::make_directory(&self.place, &kept(number), Mode::RWXU))?;
         let entry = file::open_entry(&self.place, &kept(number))?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         mount::attach(&mount, &entry)?;
         lock(&self.kept).insert(number, volume.clone());
-        Ok(Answer::Done)
+        Ok(())
     }
 
     /// Unmounts the filesystem on a device, if it is kept here.
@@ -243,23 +189,15 @@ impl Mounting {
     /// # Errors
     /// `BUSY` when it is still in use.
     pub fn release(&self, number: u32) -> SysResult<()> {
-        // There may be much to write, and unmounting waits for all of it. One that has shut down has nothing to write.
-        if let Err(error) = self.work(number, Work::Sync)
-            && error.errno == Errno::INPROGRESS
-        {
-            return Err(error);
-        }
-        self.forget(number);
+        // What was handed over and not received may be unmounted by this.
+        drop(self.forget(number));
         while self.keeps(number)? {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             // The mounter may not have closed its own descriptor yet, and who asks for the usage has one for a moment.
             with_patience(Errno::BUSY, || mount::unmount_entry(self.place.as_fd(), &kept(number)))?;
         }
         lock(&self.kept).remove(&number);
-        match file::remove_directory(&self.place, &kept(number)) {
-            Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
-            removed => removed,
-        }
+        unless(Errno::NOENT, file::remove_directory(&self.place, &kept(number)))
     }
 }
 

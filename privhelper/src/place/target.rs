@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Mode};
 
 use super::below::Below;
 use super::kind::Kind;
-use super::wire::{Failure, Proof, Refusal};
+use super::wire::{Failure, Found, Proof, Refusal};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::mount::{self, MountAttrFlags};
@@ -37,11 +37,7 @@ const DIRECTORY_MODE: u32 = 0o1750;
 const FILE_MODE: u32 = 0o1600;
 
 fn is_marked(file_type: FileType, mode: u32) -> bool {
-    match file_type {
-        FileType::Directory => mode & 0o7777 == DIRECTORY_MODE,
-        FileType::RegularFile => mode & 0o7777 == FILE_MODE,
-        _ => false,
-    }
+    [(FileType::Directory, DIRECTORY_MODE), (FileType::RegularFile, FILE_MODE)].contains(&(file_type, mode & 0o7777))
 }
 
 impl<'a> Target<'a> {
@@ -78,6 +74,15 @@ impl<'a> Target<'a> {
     /// The id of the filesystem of what is mounted at the target (`f_fsid`).
     pub fn filesystem_id(&self) -> SysResult<u64> {
         file::open_entry(&self.parent, self.name).and_then(file::filesystem_id)
+    }
+
+    /// What the keeper is told of a mount at the target.
+    pub fn found(&self, mount: Option<Mounted>) -> SysResult<Option<Found>> {
+        Ok(match mount {
+            None => None,
+            Some(Mounted::Unreadable) => Some(Found::Unreadable),
+            Some(Mounted::Seen(status)) => Some(Found::Seen(status.id, proof(self.unique_id()?, self.parent_id()?))),
+        })
     }
 
     /// The id of the mount at the target that is never reused, on kernels that have one.
@@ -122,23 +127,17 @@ impl<'a> Target<'a> {
         Ok(self.status()?.is_some_and(|status| status.uid == 0 && is_marked(status.file_type, status.mode)))
     }
 
-    /// Makes the target and binds `content` to it, with the flags set before anybody can see the mount. Returns what
-    /// was bound, and what will prove that it is gone.
+    /// Makes the target and binds `content` to it. Returns what was bound, and what will prove that it is gone.
     pub fn bind(&self, kind: Kind, content: impl AsFd, flags: MountAttrFlags) -> Result<(FileId, Proof), Failure> {
-        let parent = self.parent_id()?;
+        let (parent, source) = (self.parent_id()?, file::status(&content)?.id);
         self.make(kind)?;
-        let bound = || -> SysResult<(FileId, Option<NonZeroU64>)> {
-            let source = file::status(&content)?.id;
+        let bound = || -> SysResult<Option<NonZeroU64>> {
             let entry = file::open_entry(&self.parent, self.name)?;
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            let mount = mount::clone_of(&content)?;
-            let unique = mount::unique_id(&mount, "")?;
-            mount::set_flags(&mount, flags)?;
-            mount::attach(&mount, &entry)?;
-            Ok((source, unique))
+            mount::attach(&mount::clone_of(&content, flags)?, &entry)
         };
         // If nothing is mounted, the target is removed again.
-        let (source, unique) = bound().inspect_err(|_| drop(self.clear(None)))?;
+        let unique = bound().inspect_err(|_| drop(self.clear(None)))?;
         Ok((source, proof(unique, parent)))
     }
 
@@ -157,7 +156,7 @@ impl<'a> Target<'a> {
 
 /// Returns what will prove that a mount in this directory is gone. Its id does only if the kernel can be asked for it:
 /// the filter of a service manager may be older than statmount(2).
-pub fn proof(unique: Option<NonZeroU64>, parent: FileId) -> Proof {
+fn proof(unique: Option<NonZeroU64>, parent: FileId) -> Proof {
     let is_found = |id: &NonZeroU64| matches!(mount::find(*id), Ok(()) | Err(SysError { errno: Errno::OVERFLOW, .. }));
     unique.filter(is_found).map_or(Proof::Place(parent), Proof::Id)
 }

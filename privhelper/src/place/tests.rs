@@ -1,7 +1,7 @@
 use bulkhead_protocol::{MountFlags, Text};
 
-use super::attributes::{Attribute, Part};
-use super::wire::{Access, Claims, Command, Content, Shown};
+use super::attributes::Attribute;
+use super::wire::{Access, Command, Content, Found, Proof};
 use super::*;
 use crate::dispatch::tests::random::Random;
 use crate::mounter::Work;
@@ -24,7 +24,7 @@ fn place() -> Place {
         driver: "bulkhead.csi.local".parse().expect("a name"),
         publish: vec![below],
         pools: vec![pool],
-        nodes: Nodes::new(nothing(), BTreeSet::new()),
+        nodes: Nodes::new(nothing()),
         project_ids: (100_000, 100_009),
         beyond: BTreeMap::from([((0, 0), [ProjectId(7)].into())]),
     }
@@ -37,12 +37,11 @@ fn requests() -> Vec<Request> {
     let pool = || "fast".parse().expect("a name");
     let id = FileId { device: (8, 1), inode: 7 };
     let content = || Content { pool: pool(), kind: Kind::Directory, id, device: Some(0x8_0000) };
-    let shown = || Shown { content: content(), published: Some(id), unreadable: None };
-    let entry = || Part::Entry(Text::new("vol-a"));
+    let found = Found::Seen(id, Proof::Place(id));
     vec![
         Request::Bind(volume(), content(), target(), MountFlags::default()),
-        Request::Unbind(target(), shown(), Claims { proof: None, is_joined: true }),
-        Request::Look(target(), Some(shown()), Some((volume(), Kind::Block))),
+        Request::Unbind(target(), Kind::Directory, Some(found), true),
+        Request::Look(target(), Some((volume(), Kind::Block))),
         Request::IsGone(7.try_into().expect("not zero")),
         Request::IsMoved("work".parse().expect("a name")),
         Request::Open(0x8_0000, Access::Look),
@@ -51,8 +50,8 @@ fn requests() -> Vec<Request> {
         Request::NextQuota(pool(), Look::Waiting, ProjectId(7)),
         Request::SetQuota(pool(), ProjectId(100_000), (1, 1)),
         Request::Filesystem(pool(), 0x8_0000, OnFilesystem::Work(Work::Sync)),
-        Request::Attribute(pool(), entry(), Attribute::Record),
-        Request::SetAttribute(pool(), Part::Marker, Attribute::Journal, vec![7].try_into().expect("one")),
+        Request::Attribute(pool(), Attribute::Record, Text::new("vol-a")),
+        Request::SetAttribute(pool(), Attribute::Journal, Text::default(), vec![7].try_into().expect("one")),
     ]
 }
 

@@ -4,17 +4,9 @@
 /// The longest file in bytes; the kubelet's are much shorter.
 pub const MAX_LENGTH: usize = 16 << 10;
 
-/// The two values that matter here; empty where the file has none.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct VolData<'a> {
-    /// `driverName`.
-    pub driver: &'a str,
-    /// `volumeHandle`.
-    pub volume: &'a str,
-}
-
-/// Reads the file's content. `None` if it is anything but one JSON object of strings, or has a key that matters twice.
-pub fn parse(content: &[u8]) -> Option<VolData<'_>> {
+/// Returns the two values that matter here, `driverName` and `volumeHandle`; empty where the file has none. `None` if it is
+/// anything but one JSON object of strings, or has a key that matters twice.
+pub fn parse(content: &[u8]) -> Option<(&str, &str)> {
     let mut rest = Rest(std::str::from_utf8(content).ok()?);
     let (mut driver, mut volume) = (None, None);
     rest.take('{')?;
@@ -41,7 +33,7 @@ pub fn parse(content: &[u8]) -> Option<VolData<'_>> {
     if !rest.0.trim_matches(WHITE).is_empty() {
         return None;
     }
-    Some(VolData { driver: driver.unwrap_or_default(), volume: volume.unwrap_or_default() })
+    Some((driver.unwrap_or_default(), volume.unwrap_or_default()))
 }
 
 /// JSON's white space (RFC 8259, section 2).
@@ -83,18 +75,18 @@ mod tests {
     fn the_kubelets_own_form_is_read() {
         let content = br#"{"attachmentID":"csi-1","driverName":"bulkhead.csi.local","nodeName":"n","specVolID":"pvc-1","volumeHandle":"pvc-1","volumeLifecycleMode":"Persistent"}"#;
         let found = parse(content).expect("an object");
-        assert_eq!((found.driver, found.volume), ("bulkhead.csi.local", "pvc-1"));
+        assert_eq!(found, ("bulkhead.csi.local", "pvc-1"));
     }
 
     #[test]
     fn white_space_is_skipped_and_escapes_stay_as_they_are() {
         let found =
             parse(b" {\n \"driverName\" : \"a\\u002e\\\"b\\\\\" ,\t\"volumeHandle\":\"v\" }\r\n").expect("an object");
-        assert_eq!((found.driver, found.volume), (r#"a\u002e\"b\\"#, "v"));
-        assert_eq!(parse(br#"{"volumeHandle":"with space"}"#), Some(VolData { driver: "", volume: "with space" }));
+        assert_eq!(found, (r#"a\u002e\"b\\"#, "v"));
+        assert_eq!(parse(br#"{"volumeHandle":"with space"}"#), Some(("", "with space")));
         for escape in [r#"\b"#, r#"\f"#, r#"\n"#, r#"\r"#, r#"\t"#, r#"\""#, r#"\\"#, r#"\/"#, r#"\ud83d\ude00"#] {
             let content = format!(r#"{{"a":"{escape}","volumeHandle":"v"}}"#);
-            assert_eq!(parse(content.as_bytes()), Some(VolData { driver: "", volume: "v" }), "{content}");
+            assert_eq!(parse(content.as_bytes()), Some(("", "v")), "{content}");
         }
     }
 
@@ -132,6 +124,6 @@ mod tests {
             assert_eq!(parse(content.as_bytes()), None, "{content:?}");
         }
         assert_eq!(parse(b"{\"a\":\"\xff\"}"), None);
-        assert_eq!(parse(b"{}"), Some(VolData::default()));
+        assert_eq!(parse(b"{}"), Some(("", "")));
     }
 }

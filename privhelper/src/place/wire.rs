@@ -1,12 +1,13 @@
 //! What the keeper asks the placer for, and what it is answered: values only. One packet each way, as on the frontend's
-//! socket; no descriptor goes in, and one may come out, that of a loop device, with a packet of its own before the answer.
+//! socket; no descriptor goes in, and one may come out, that of a loop device or of a line to a child of the mounter, with a packet of its own
+//! before the answer.
 
 use std::num::NonZeroU64;
 
 use bulkhead_protocol::{MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use super::attributes::{Attribute, LONGEST, Part};
+use super::attributes::{Attribute, LONGEST};
 use super::kind::Kind;
 use crate::mounter::Work;
 use crate::sys::Error as SysError;
@@ -21,11 +22,11 @@ pub const MOST_QUOTAS: usize = 64;
 pub enum Request {
     /// Binding a volume's content to a target, which is made.
     Bind(VolumeId, Content, TargetPath, MountFlags),
-    /// Unmounting all that is a volume's at a target, and removing the target.
-    Unbind(TargetPath, Shown, Claims),
-    /// Looking at a target: for what belongs to this volume, if there is one; and if one is to be published there, whether
-    /// it may be.
-    Look(TargetPath, Option<Shown>, Option<(VolumeId, Kind)>),
+    /// Unmounting this at the target of a volume of this kind, if it is mounted there, and removing the target; and whether the
+    /// publish directory is joined to the host's, as far as the host's mount table says.
+    Unbind(TargetPath, Kind, Option<Found>, bool),
+    /// Looking at a target; and if this volume is to be published there, whether it may be.
+    Look(TargetPath, Option<(VolumeId, Kind)>),
     /// Whether a mount is gone.
     IsGone(NonZeroU64),
     /// Whether a publish directory was renamed or replaced since the start.
@@ -42,10 +43,10 @@ pub enum Request {
     SetQuota(PoolName, ProjectId, (u64, u64)),
     /// Something about the filesystem on a loop device.
     Filesystem(PoolName, u32, OnFilesystem),
-    /// What is recorded on a file of a pool.
-    Attribute(PoolName, Part, Attribute),
-    /// Recording something on a file of a pool.
-    SetAttribute(PoolName, Part, Attribute, UpTo<u8, LONGEST>),
+    /// What is recorded on the marker of a pool, or on its entry of that name.
+    Attribute(PoolName, Attribute, Text),
+    /// Recording something on one of these.
+    SetAttribute(PoolName, Attribute, Text, UpTo<u8, LONGEST>),
 }
 
 /// How a loop device is opened.
@@ -83,8 +84,6 @@ pub enum OnFilesystem {
     Prepare(u16),
     /// Work of the mounter's.
     Work(Work),
-    /// It is thawed, unless whoever froze it has done so.
-    Thaw,
     /// It is not kept any more.
     Release,
 }
@@ -102,38 +101,6 @@ pub struct Content {
     pub device: Option<u32>,
 }
 
-/// By what a mount is known to be a volume's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
-    /// What would be bound.
-    pub content: Content,
-    /// What was bound there.
-    pub published: Option<FileId>,
-    /// What is known of one that cannot be inspected.
-    pub unreadable: Option<Unreadable>,
-}
-
-/// A mount that cannot be inspected: XFS fails statx(2) with `EIO` once it has shut down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Unreadable {
-    /// The pool has shut down. The id of its filesystem (`f_fsid`, statfs(2)) is still readable.
-    PoolShutDown,
-    /// By the host's mount table it is on this volume's device, or is not. It is not asked itself: any other filesystem may
-    /// be a tenant's own (fuse(4)), and never answer.
-    IsOnDevice(bool),
-    /// Nothing is.
-    Unknown,
-}
-
-/// What has to be so before a target is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claims {
-    /// What proves that the volume is not mounted elsewhere.
-    pub proof: Option<Proof>,
-    /// Whether the publish directory is joined to the host's, as far as the host's mount table says.
-    pub is_joined: bool,
-}
-
 /// What proves that a mount is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Proof {
@@ -147,12 +114,10 @@ pub enum Proof {
 /// What the placer answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is done; a device that was asked for came before this.
+    /// It is done; a device that was asked for came before this, or a line on which to wait.
     Done,
     /// This was bound, which this will prove to be gone.
     Bound(FileId, Proof),
-    /// What became of a target.
-    Unbound(Unbound),
     /// What is at a target.
     Looked(Looked),
     /// Yes or no.
@@ -165,21 +130,6 @@ pub enum Answer {
     Filesystem(Option<Figures>),
     /// What is recorded, if anything is.
     Attribute(Option<UpTo<u8, LONGEST>>),
-}
-
-/// What became of a target from which a volume was to be unmounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Unbound {
-    /// Nothing of it is left there.
-    Done,
-    /// There is something else.
-    Other,
-    /// There is something that cannot be inspected.
-    Unreadable,
-    /// The volume is not there, and may be mounted elsewhere.
-    Moved,
-    /// Nothing is done where the host would not see it.
-    Apart,
 }
 
 /// What is at a target.
@@ -196,10 +146,10 @@ pub struct Looked {
 /// What is mounted at a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Found {
-    /// Its root, what will prove that it is gone, and whether it is the volume's that was asked about.
-    Seen(FileId, Proof, bool),
-    /// It cannot be inspected; whether it is the volume's, if that was asked and is known.
-    Unreadable(Option<bool>),
+    /// Its root, and what will prove that it is gone.
+    Seen(FileId, Proof),
+    /// It cannot be inspected: XFS fails statx(2) with `EIO` once it has shut down.
+    Unreadable,
 }
 
 /// What a mounted filesystem says of itself (statfs(2)).
@@ -275,6 +225,8 @@ pub enum Refusal {
     NotMounted,
     /// Under the volume's name is something else.
     Replaced,
+    /// Nothing is done where the host would not see it.
+    Apart,
 }
 
 impl From<Refusal> for Failure {

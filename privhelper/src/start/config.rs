@@ -97,7 +97,6 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, Str
         }
     }
     config.complete()?;
-    config.refuse_doubtful()?;
     Ok(Command::Serve(config))
 }
 

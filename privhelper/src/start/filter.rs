@@ -235,6 +235,9 @@ pub const PLACER: &[Row] = &[
     Row(&[libc::SYS_fgetxattr, libc::SYS_fsetxattr], &[], "records of volumes; the mark of an image"),
     Row(&[libc::SYS_fstatfs], &[], "which filesystem; how much room is in one in an image"),
     Row(&[libc::SYS_open_tree], &[Arg(2, Eq, mount::CLONE_ONE.bits())], "cloning one mount, never a tree"),
+    Row(&[libc::SYS_fsopen], &[Arg(1, Eq, FsOpenFlags::FSOPEN_CLOEXEC.bits())], "which filesystem a mounter mounts"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_FLAG)], "with which option"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_STRING)], "from which device"),
     Row(&[libc::SYS_mount_setattr], &[Arg(2, Eq, libc::AT_EMPTY_PATH as u32)], "changing a mount that is held open"),
     Row(&[libc::SYS_move_mount], &[Arg(4, Eq, mount::BY_DESCRIPTORS.bits())], "from one descriptor to another"),
     Row(&[libc::SYS_umount2], &[Arg(1, Eq, libc::UMOUNT_NOFOLLOW as u32)], "by name, without following links"),
@@ -268,12 +271,9 @@ pub const EMPTIER: &[Row] = &[
     ),
 ];
 
-/// What only a mounter may call: no call that opens, places, moves or removes anything.
+/// What only a mounter may call: no call that opens, configures, places, moves or removes anything.
 pub const MOUNTER: &[Row] = &[
-    Row(&[libc::SYS_fsopen], &[Arg(1, Eq, FsOpenFlags::FSOPEN_CLOEXEC.bits())], "a mount is made in steps"),
-    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_FLAG)], "an option"),
-    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_STRING)], "the device"),
-    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, CREATE)], "the filesystem"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, CREATE)], "the filesystem, as the placer has configured it"),
     Row(
         &[libc::SYS_fsmount],
         &[Arg(1, Eq, FsMountFlags::FSMOUNT_CLOEXEC.bits()), Arg(2, Eq, xfs::FLAGS.bits())],
@@ -298,7 +298,7 @@ pub const MOUNTER: &[Row] = &[
     Row(&[libc::SYS_close_range], &[Arg(0, Ge, 3)], "the child has nothing but that line"),
 ];
 
-/// What only a child of the start may call, to look, to make nodes in its own root, and to set an attribute.
+/// What only a child of the start may call, to look and to set an attribute.
 pub const CHILD: &[Row] = &[
     Row(
         &[libc::SYS_openat],
@@ -307,14 +307,13 @@ pub const CHILD: &[Row] = &[
     ),
     Row(&[libc::SYS_openat2, libc::SYS_read], &[], "its marker; a device"),
     Row(&[libc::SYS_getdents64, libc::SYS_lseek], &[], "the names of its volumes"),
-    Row(&[libc::SYS_fsetxattr, libc::SYS_fsync], &[], "whether its filesystem can write"),
+    Row(&[libc::SYS_utimensat, libc::SYS_fsync], &[], "whether its filesystem can write"),
+    Row(&[libc::SYS_statx, libc::SYS_fstatfs], &[], "what its filesystem is"),
+    Row(&[libc::SYS_uname], &[], "the kernel's release"),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quotastate::GET_XFS_STATE)], "whether limits are enforced"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSGETXATTR)], "the project that it is in"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GEOMETRY)], "whether its files can share blocks"),
     Row(&[libc::SYS_flock], &[], "whether another helper has it"),
-    Row(
-        &[libc::SYS_mknodat],
-        &[Arg(2, masked(libc::S_IFMT), libc::S_IFBLK), Arg(3, masked(OUR_NODES), 0x8000_0700)],
-        "nodes of loop devices whose numbers are the helpers' own",
-    ),
-    Row(&[libc::SYS_unlinkat], &[], "the same are removed"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_GET_STATUS64)], "what a device is bound to"),
 ];
 

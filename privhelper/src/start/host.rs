@@ -12,16 +12,17 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
 use super::filter::OnViolation;
+use super::judge::host::judge_opened;
 use super::marker;
 use super::mounts::{self, Mounts};
 use super::patience::{self, Needs};
 use super::pool::{Candidate, HostPool};
 use super::refusal::{Refusal, Why};
-use crate::capabilities::WAITING_CHILD;
+use crate::capabilities::CHILD;
 use crate::log::shown;
+use crate::state::PoolConfig;
 use crate::state::layout::MARKER;
-use crate::state::{PoolConfig, Way};
-use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
+use crate::sys::mountinfo::MountTable;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, file, socket, walk};
 
 /// What keeps other helpers from serving filesystems, by the filesystem's device.
@@ -38,30 +39,21 @@ pub struct Host {
     pub devices: OwnedFd,
     /// The pools, in the order of the configuration.
     pub pools: Vec<Candidate<HostPool>>,
-    /// The publish directories, in the order of the configuration, and the ways to them.
-    pub publish: Vec<(Directory, Way)>,
+    /// The publish directories, in the order of the configuration.
+    pub publish: Vec<Directory>,
     /// The frontend's sockets: which, in which directory, under which name.
     pub sockets: Vec<(Socket, Directory, String)>,
     /// What keeps other helpers from serving the same filesystems.
     pub claims: Claims,
-    mounts: Mounts,
+    /// The mounts when it was looked at.
+    pub mounts: Mounts,
 }
-
-/// The parameter of the loop module that would make numbers of devices differ from those of their nodes.
-const MAX_PART: &str = "/sys/module/loop/parameters/max_part";
 
 impl Host {
     /// Every directory that the jail shows.
     pub fn directories(&self) -> impl Iterator<Item = &Directory> {
         let pools = self.pools.iter().flat_map(|pool| &pool.state).map(|pool| &pool.directory);
-        let publish = self.publish.iter().map(|(directory, _)| directory);
-        pools.chain(publish).chain(self.sockets.iter().map(|(_, directory, _)| directory))
-    }
-
-    /// The mounts on the way to a pool that is not served.
-    pub fn way_to(&self, pool: &Path) -> Vec<MountIdentity> {
-        let on_the_way = self.mounts.values().filter(|mount| pool.starts_with(&mount.point));
-        on_the_way.map(Mount::identity).collect()
+        pools.chain(&self.publish).chain(self.sockets.iter().map(|(_, directory, _)| directory))
     }
 }
 
@@ -70,7 +62,6 @@ impl Host {
 /// # Errors
 /// One sentence on what is wrong and how to fix it. A pool's own problem is in its entry instead.
 pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusal> {
-    check_kernel(&rustix::system::uname().release().to_string_lossy())?;
     let say = |what: &'static str| move |error: SysError| format!("cannot open {what}: {error}");
     let table = || MountTable::open().map_err(say("/proc/self/mountinfo"));
     let mut tables = [table()?.with_changes(), table()?, table()?];
@@ -79,10 +70,6 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
     let devices = walk::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY).map_err(say("/sys/block"))?;
     let loop_control = walk::open_at_start("/dev/loop-control", OFlags::RDWR)
         .map_err(|error| format!("cannot open /dev/loop-control: {error}; load the loop module (modprobe loop)"))?;
-    let max_part = walk::open_at_start(MAX_PART, OFlags::RDONLY).and_then(|file| file::read_up_to(file, 16));
-    if max_part.is_ok_and(|value| !value.starts_with(b"0")) {
-        return Err(Why::Kernel.because("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part"));
-    }
     let mut pools: Vec<_> =
         config.pools.iter().map(|pool| Candidate::inspect(pool, &mounts, writes, config.on_violation)).collect();
     refuse_copies(&mut pools);
@@ -95,16 +82,15 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
     for wanted in &config.publish {
         let directory = find(Role::Publish(wanted.name.clone()), &wanted.path)?;
         directory.check_owner()?;
-        let position = directory.position(&mounts)?;
-        let way = mounts::way(&wanted.name, &directory.real_path, &position, &mounts)?;
-        publish.push((directory, way));
-        places.push(position);
+        places.push(directory.position(&mounts)?);
+        publish.push(directory);
     }
+    patience::judged(config.on_violation, |proof| judge_opened(proof, config, (&publish, &places), &mounts))?;
     let mut positions = Vec::new();
     for pool in pools.iter().flat_map(|pool| &pool.state) {
         positions.push((&pool.directory, pool.directory.position(&mounts)?));
     }
-    positions.extend(publish.iter().map(|(directory, _)| directory).zip(places));
+    positions.extend(publish.iter().zip(places));
     directory::refuse_overlap(&positions)?;
     let mut sockets = Vec::new();
     for (socket, path) in [(Socket::Csi, &config.csi_socket), (Socket::Registration, &config.registration_socket)] {
@@ -138,7 +124,7 @@ pub fn mark_and_wait(host: &mut Host, on_violation: OnViolation) {
         {
             if complaint.why == Why::InUse {
                 let wait = |_: &OwnedFd| while is_served(&pool.config.directory) {};
-                let needs = Needs { capabilities: WAITING_CHILD, root: None, on_violation };
+                let needs = Needs { capabilities: CHILD, root: None, on_violation };
                 let waits = patience::in_child(Duration::from_millis(1), needs, wait, |_| ());
                 pool.waiting = waits.ok().and_then(Result::err);
             }
@@ -150,8 +136,8 @@ pub fn mark_and_wait(host: &mut Host, on_violation: OnViolation) {
 fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims) -> Result<(), Refusal> {
     let directory = &found.directory.descriptor;
     let cannot = |error| format!("cannot write {}/{MARKER}: {error}", shown(&config.directory));
-    if found.marker.is_none() {
-        found.marker = Some(marker::make(directory, Some(&config.name)).map_err(cannot)?);
+    if !found.fit.is_marked {
+        found.fit.overhead = marker::make(directory, Some(&config.name)).map_err(cannot)?.overhead;
     }
     // What a predecessor publishes while the jail is being made may not be visible in it.
     marker::claim(directory, config)?;
@@ -183,30 +169,4 @@ fn is_served(directory: &Path) -> bool {
 /// `ADDRINUSE` if one has it.
 pub fn claim((major, minor): (u32, u32)) -> SysResult<OwnedFd> {
     socket::take_name(&format!("bulkhead-filesystem-{major}:{minor}"))
-}
-
-/// 5.14 is the first kernel with quotactl_fd(2); everything else that is needed is older.
-///
-/// # Errors
-/// A sentence when a kernel of that release is too old.
-pub fn check_kernel(release: &str) -> Result<(), Refusal> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let too_old = || Why::Kernel.because(format!("kernel {release} is too old: 5.14 or later is needed"));
-    (version >= (5, 14)).then_some(()).ok_or_else(too_old)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernels_from_5_14_on_are_accepted() {
-        for release in ["5.14", "5.14.0-362.el9", "5.100.1", "6.1.0-32-amd64", "10.0"] {
-            check_kernel(release).expect(release);
-        }
-        for release in ["5.13.19", "5.1", "4.19.0", "3.99", "", "next"] {
-            assert!(check_kernel(release).is_err_and(|refusal| refusal.why == Why::Kernel), "{release:?}");
-        }
-    }
 }

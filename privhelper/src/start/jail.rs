@@ -18,8 +18,8 @@ use super::pool::{Candidate, HostPool};
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::state::{PoolConfig, SocketPlace};
-use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, namespace, process, walk};
+use crate::sys::mount::{self, Flagged, MountAttrFlags};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, namespace, process, walk, xfs};
 
 /// The jail, seen from inside. Every directory is open, but nothing mounted below a publish directory is.
 #[derive(Debug)]
@@ -68,23 +68,16 @@ impl Directory {
         }
     }
 
-    fn clone_mount(&self) -> SysResult<OwnedFd> {
+    fn clone_mount(&self) -> SysResult<Flagged> {
         match self.role {
             Role::Publish(_) => namespace::clone_of_tree(self.reopen()?),
-            Role::Pool(_) | Role::Socket(_) => mount::clone_of(self.reopen()?),
+            // Pods may have made device nodes in a pool.
+            Role::Pool(_) | Role::Socket(_) => mount::clone_of(self.reopen()?, xfs::FLAGS),
         }
     }
 
-    fn restrict(&self, clone: &OwnedFd) -> SysResult<()> {
-        match self.role {
-            Role::Publish(_) => Ok(()),
-            Role::Socket(_) => namespace::make_private(clone),
-            Role::Pool(_) => {
-                namespace::make_private(clone)?;
-                // Pods may have made device nodes in it.
-                mount::set_flags(clone, MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID)
-            }
-        }
+    fn restrict(&self, clone: &Flagged) -> SysResult<()> {
+        if let Role::Publish(_) = self.role { Ok(()) } else { namespace::make_private(clone) }
     }
 
     /// Opens the directory in the jail.
@@ -116,11 +109,11 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, Refusal> {
     let nodes = namespace::tmpfs(&source, NODES_LIMITS).map_err(step("make a place for device nodes"))?;
     // A publish directory is the only mount point that is sure to exist. It is covered only in this namespace.
     let none = || Why::Configuration.because("cannot enter the jail: there is no publish directory");
-    let (covered, _) = host.publish.first().ok_or_else(none)?;
+    let covered = host.publish.first().ok_or_else(none)?;
     let covered = covered.reopen().map_err(step("open a publish directory again"))?;
     mount::attach(&root, &covered).map_err(step("mount its root"))?;
     let hang =
-        |clone: &OwnedFd, point: &str| mount::attach(clone, walk::make_directories(root.as_fd(), point, Mode::RWXU)?);
+        |clone: &Flagged, point: &str| mount::attach(clone, walk::make_directories(root.as_fd(), point, Mode::RWXU)?);
     for (directory, clone) in &clones {
         hang(clone, &directory.role.point()).map_err(|error| at(directory, error))?;
     }
@@ -150,7 +143,7 @@ fn open(config: &Config, host: &Host, source: String) -> SysResult<Jail> {
     for (socket, directory, name) in &host.sockets {
         sockets.insert(*socket, SocketPlace { directory: directory.open_inside()?, name: name.clone() });
     }
-    let publish = host.publish.iter().map(|(directory, _)| directory.open_inside()).collect::<SysResult<_>>()?;
+    let publish = host.publish.iter().map(Directory::open_inside).collect::<SysResult<_>>()?;
     let nodes = walk::open_at_start(NODES, OFlags::PATH | OFlags::DIRECTORY)?;
     let mut points: Vec<_> = host.directories().map(|directory| directory.role.point()).collect();
     let mut places = BTreeMap::new();
@@ -219,22 +212,14 @@ impl Jail {
     /// # Errors
     /// The kernel's error.
     pub fn narrow_to_pools<'a>(&mut self, pools: impl Iterator<Item = &'a mut JailedPool>) -> SysResult<()> {
-        process::own_mount_namespace()?;
-        namespace::make_all_private()?;
-        let mut kept = Vec::new();
-        for pool in pools {
+        let mut pools: Vec<_> = pools.collect();
+        let sockets = self.sockets.keys().map(|socket| Role::Socket(*socket).point());
+        self.narrow(&pools.iter().map(|pool| pool.host.directory.role.point()).chain(sockets).collect::<Vec<_>>())?;
+        for pool in &mut pools {
             pool.directory = pool.host.directory.open_inside()?;
-            kept.push(pool.host.directory.role.point());
         }
         for (socket, place) in &mut self.sockets {
-            let point = Role::Socket(*socket).point();
-            place.directory = walk::open_at_start(&point, OFlags::PATH | OFlags::DIRECTORY)?;
-            kept.push(point);
-        }
-        for point in
-            self.points.iter().map(String::as_str).chain([NODES]).filter(|point| !kept.iter().any(|one| one == point))
-        {
-            namespace::detach_private(point)?;
+            place.directory = walk::open_at_start(&Role::Socket(*socket).point(), OFlags::PATH | OFlags::DIRECTORY)?;
         }
         Ok(())
     }
@@ -244,12 +229,15 @@ impl Jail {
     /// # Errors
     /// The kernel's error.
     pub fn narrow_to(&self, pool: &Directory) -> SysResult<OwnedFd> {
+        self.narrow(&[pool.role.point()])?;
+        pool.open_inside()
+    }
+
+    /// Leaves only some places visible to this process, in a mount namespace of its own.
+    fn narrow(&self, kept: &[String]) -> SysResult<()> {
         process::own_mount_namespace()?;
         namespace::make_all_private()?;
-        let own = pool.role.point();
-        for point in self.points.iter().map(String::as_str).chain([NODES]).filter(|point| *point != own) {
-            namespace::detach_private(point)?;
-        }
-        pool.open_inside()
+        let points = self.points.iter().map(String::as_str).chain([NODES]);
+        points.filter(|point| !kept.iter().any(|one| one == point)).try_for_each(namespace::detach_private)
     }
 }

@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use bulkhead_protocol::PublishName;
-
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
-use crate::state::{Step, Way};
 use crate::sys::mountinfo::{Mount, MountTable};
 
 /// The mounts, by their ids, which are the same as those from statx(2).
@@ -57,59 +54,8 @@ impl Position {
     }
 }
 
-/// The way to a publish directory.
-///
-/// # Errors
-/// A sentence when mounts in it would not reach the host, or the jail might not show what is mounted there.
-pub fn way(name: &PublishName, path: &Path, position: &Position, mounts: &Mounts) -> Result<Way, Refusal> {
-    let gone = || Why::Moved.because(format!("{} is on no mount of this namespace", shown(path)));
-    let own = mounts.get(&position.mount).ok_or_else(gone)?;
-    let (directory, point) = (shown(path), shown(&own.point));
-    let peers = own.peers.ok_or_else(|| {
-        Why::NotPropagated.because(format!(
-            "{directory}: its mount {point} is not shared, so what is published would be visible nowhere else; run: mount --make-rshared {point}"
-        ))
-    })?;
-    if own.slave {
-        return Err(Why::NotPropagated.because(format!(
-            "{directory}: its mount {point} is a slave, so the host would not see what is published; run the helper in the host's mount namespace, or with Bidirectional propagation"
-        )));
-    }
-    // KERNEL(6.17): before, a clone silently lacks them.
-    if let Some(below) = mounts.values().find(|mount| mount.unbindable && mount.point.starts_with(path)) {
-        let below = shown(&below.point);
-        return Err(Why::Unbindable.because(format!(
-            "{below}, below {directory}, is unbindable, so it would be missing here; run: mount --make-private {below}"
-        )));
-    }
-    let (mut steps, mut mount, mut leads_to) = (Vec::new(), own, path);
-    loop {
-        steps.push(Step { mount: mount.id, leads_to: leads_to.to_owned() });
-        leads_to = &mount.point;
-        match mounts.get(&mount.parent).filter(|parent| parent.id != mount.id) {
-            Some(parent) => mount = parent,
-            None => break,
-        }
-    }
-    Ok(Way { name: name.clone(), peers, steps })
-}
-
-/// The mount that carries a mount and any others that it covers at the same point; `None` if the jail has no copy of
-/// these.
-pub fn carrier<'a>(mounts: &'a Mounts, mount: &'a Mount) -> Option<&'a Mount> {
-    let mut covered = mount;
-    loop {
-        let parent = mounts.get(&covered.parent).filter(|_| !covered.unbindable)?;
-        if parent.point != mount.point || parent.parent == covered.parent {
-            return Some(parent);
-        }
-        covered = parent;
-    }
-}
-
 #[cfg(test)]
 pub mod tests {
-    use super::way as way_of;
     use super::*;
 
     /// A mount of (8, 1).
@@ -128,35 +74,5 @@ pub mod tests {
             filesystem: "xfs".to_owned(),
             source: "/dev/sda1".into(),
         }
-    }
-
-    #[test]
-    fn mounts_at_one_point_have_one_carrier() {
-        let at = |id: u64, parent: u64, point: &str| (id, Mount { id, parent, ..mount("/", point) });
-        let mut mounts = Mounts::from([at(1, 0, "/"), at(2, 1, "/a"), at(3, 2, "/a"), at(4, 3, "/a/b")]);
-        let of = |mounts: &Mounts, id: u64| carrier(mounts, &mounts[&id]).map(|mount| mount.id);
-        assert_eq!([1, 2, 3, 4].map(|id| of(&mounts, id)), [None, Some(1), Some(1), Some(3)]);
-        mounts.get_mut(&2).expect("a mount").unbindable = true;
-        assert_eq!([2, 3, 4].map(|id| of(&mounts, id)), [None, None, Some(3)], "the jail has no copy of it");
-    }
-
-    #[test]
-    fn a_way_has_every_mount_on_it_and_what_makes_it_unfit_is_said() {
-        let shared =
-            |id: u64, parent: u64, point: &str| (id, Mount { id, parent, peers: Some(7), ..mount("/", point) });
-        let name: PublishName = "work".parse().expect("a name");
-        let mut mounts = Mounts::from([shared(1, 1, "/"), shared(2, 1, "/var"), shared(3, 2, "/var/data/a/b")]);
-        let position = Position { mount: 2, device: (8, 1), inner: "/data".into() };
-        let way = |mounts: &Mounts| way_of(&name, Path::new("/var/data"), &position, mounts);
-        let steps: Vec<_> =
-            way(&mounts).expect("a way").steps.into_iter().map(|step| (step.mount, step.leads_to)).collect();
-        assert_eq!(steps, [(2, PathBuf::from("/var/data")), (1, PathBuf::from("/var"))]);
-        let complaint = |mounts: &mut Mounts, id: u64, change: fn(&mut Mount)| {
-            change(mounts.get_mut(&id).expect("a mount"));
-            way(mounts).expect_err("it is unfit").why
-        };
-        assert_eq!(complaint(&mut mounts, 3, |mount| mount.unbindable = true), Why::Unbindable);
-        assert_eq!(complaint(&mut mounts, 2, |mount| mount.slave = true), Why::NotPropagated);
-        assert_eq!(complaint(&mut mounts, 2, |mount| mount.peers = None), Why::NotPropagated);
     }
 }

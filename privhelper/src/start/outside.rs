@@ -8,9 +8,9 @@ use rustix::net::SocketType;
 
 use super::config::Config;
 use super::directory;
+use super::ready::ServiceManager;
 use super::refusal::{Refusal, Why};
 use crate::log::{self, shown};
-use crate::sys::packet;
 use crate::sys::{Called, Errno, Error as SysError, file, socket, walk};
 
 /// Where the frontend connects.
@@ -21,10 +21,6 @@ pub enum Listener {
     /// The path of a socket that is yet to be made, the directory that is to hold it, and the lock beside it.
     Own(PathBuf, OwnedFd, OwnedFd),
 }
-
-/// Where the service manager waits to be told that the helper is ready, if it does.
-#[derive(Debug)]
-pub struct ServiceManager(Option<OwnedFd>);
 
 /// Takes what the service manager passes; closes every other descriptor.
 ///
@@ -61,32 +57,15 @@ impl Listener {
     /// # Errors
     /// A sentence when it cannot be made.
     pub fn listen(self, config: &Config) -> Result<(OwnedFd, Option<OwnedFd>), Refusal> {
-        let (socket, lock) = match self {
-            Self::Passed(socket) => (socket, None),
+        match self {
+            Self::Passed(socket) => Ok((socket, None)),
             Self::Own(path, directory, lock) => {
                 let name = path.file_name().and_then(|name| name.to_str()).ok_or(SysError::of(Errno::INVAL));
                 let socket = name
                     .and_then(|name| socket::listen(&directory, name, SocketType::SEQPACKET, Some(config.allowed_uid)));
-                (socket.map_err(|error| cannot_create(&path, error))?, Some(lock))
+                Ok((socket.map_err(|error| cannot_create(&path, error))?, Some(lock)))
             }
-        };
-        match socket::refuse_descriptors(&socket) {
-            Ok(()) | Err(SysError { errno: Errno::NOPROTOOPT, .. }) => Ok((socket, lock)),
-            Err(error) => Err(format!("cannot refuse descriptors on the helper's socket: {error}").into()),
         }
-    }
-}
-
-impl ServiceManager {
-    /// Tells systemd that requests are served.
-    pub fn ready(self, config: &Config) {
-        if let Some(manager) = self.0
-            && let Err(error) = packet::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
-        {
-            log::warning!("cannot notify systemd that the helper is ready error={error}");
-        }
-        let pools: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
-        log::info!("serving requests release={} pools={pools:?}", env!("CARGO_PKG_VERSION"));
     }
 }
 
@@ -119,14 +98,8 @@ fn take_passed() -> Result<Option<OwnedFd>, Refusal> {
     if std::env::var("LISTEN_FDS").as_deref() != Ok("1") {
         return Err(Why::Configuration.because("systemd must pass exactly one socket (LISTEN_FDS)"));
     }
-    let passed = socket::passed_by_service_manager()
-        .map_err(|error| format!("cannot use the socket that systemd passes: {error}"))?;
-    if !socket::is_packet_listener(&passed) {
-        return Err(Why::Configuration.because(
-            "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket=",
-        ));
-    }
-    Ok(Some(passed))
+    let passed = socket::passed_by_service_manager().map(Some);
+    passed.map_err(|error| format!("cannot use the socket that systemd passes: {error}").into())
 }
 
 fn connect_service_manager() -> Option<OwnedFd> {

@@ -8,7 +8,8 @@ use caps::{CapSet, Capability};
 
 use super::filter::{self, OnViolation, Process};
 use super::jail::Jail;
-use super::privileges;
+use super::judge::{Said, say};
+use super::privileges::{self, Unprivileged};
 use super::refusal::Refusal;
 use crate::log;
 use crate::sys::capability::{allow, raise};
@@ -56,7 +57,7 @@ pub fn in_child(
         std::process::exit(i32::from(done.is_err()));
     }
     drop(theirs);
-    packet::set_receive_timeout(&ours, Some(limit))?;
+    packet::set_timeout(&ours, packet::Timeout::Recv, Some(limit))?;
     let (mut buffer, mut is_done) = ([0; 1024], false);
     loop {
         match packet::receive(&ours, &mut buffer) {
@@ -71,6 +72,30 @@ pub fn in_child(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Lets a child without any capability `judge`, and refuses what it refuses.
+///
+/// # Errors
+/// Its sentence, or one on what has failed.
+pub fn judged(
+    on_violation: OnViolation,
+    judge: impl FnOnce(&Unprivileged) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let needs = Needs { capabilities: &[], root: None, on_violation };
+    let work = |line: &OwnedFd| {
+        let judged = privileges::give_up().and_then(|unprivileged| judge(&unprivileged));
+        judged.unwrap_or_else(|refusal| say(line, &refusal.into()));
+    };
+    let mut judged = Ok(());
+    let answers = in_child(LIMIT, needs, work, |packet| {
+        if let Ok(Said::Unfit(why, message)) = bulkhead_protocol::decode(packet) {
+            judged = Err(why.because(message.as_str()));
+        }
+    });
+    let failed = |error: SysError| format!("the process that judges the host fails: {error}");
+    answers.map_err(failed)?.map_err(|_| "the process that judges the host does not answer".to_owned())?;
+    judged
 }
 
 /// Confines the child, and does its work.

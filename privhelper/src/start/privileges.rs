@@ -1,12 +1,12 @@
 //! Step 6 of the helper's life: everything that serving does not need is dropped.
 
 use caps::{CapSet, Capability, CapsHashSet};
-use rustix::process::DumpableBehavior;
+use rustix::process::{DumpableBehavior, Gid, Uid};
 use rustix::thread::CapabilitiesSecureBits;
 
 use super::refusal::{Refusal, Why};
 pub use crate::capabilities::{EMPTIER, KEEPER, MOUNTER, PLACER};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, process};
+use crate::sys::{Called, Errno, Result as SysResult};
 
 const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_ROOT_LOCKED)
@@ -27,17 +27,53 @@ pub fn drop_all_but(keep: &[Capability]) -> Result<(), Refusal> {
     verify(keep).map_err(|what| Why::NotConfined.because(unlike(what)))
 }
 
-/// Makes the process another user's, which changes nothing about its capabilities yet.
+/// The proof that a process has no capability any more: what only the keeper does asks for it.
+#[derive(Debug)]
+pub struct Unprivileged(());
+
+#[cfg(test)]
+impl Unprivileged {
+    /// Tests run whatever they have.
+    pub fn in_a_test() -> Self {
+        Self(())
+    }
+}
+
+/// Leaves the calling thread no capability, as [`drop_all_but`].
+///
+/// # Errors
+/// A sentence on what could not be dropped, or is still there.
+pub fn drop_all() -> Result<Unprivileged, Refusal> {
+    drop_all_but(KEEPER).map(|()| Unprivileged(()))
+}
+
+/// Gives up what [`drop_all_but`] has left the calling thread.
+///
+/// # Errors
+/// A sentence when that fails.
+pub fn give_up() -> Result<Unprivileged, Refusal> {
+    let clear = |set| caps::clear(None, set).map_err(|error| format!("cannot give up capabilities: {error}"));
+    clear(CapSet::Effective).and_then(|()| clear(CapSet::Permitted))?;
+    Ok(Unprivileged(()))
+}
+
+/// Makes the process another user's, in no group but one with the same number, and without any group besides. It keeps the
+/// capabilities that are permitted, and they stay effective. It does not die with its parent any more, which may not signal
+/// it: it has to end by itself when their connection is closed.
 ///
 /// # Errors
 /// A sentence on what failed.
 pub fn become_user(user: u32) -> Result<(), Refusal> {
-    let become_user = || {
-        process::become_user(user)?;
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    let become_user = || -> SysResult<()> {
+        rustix::thread::set_keep_capabilities(true).by("PR_SET_KEEPCAPS")?;
+        rustix::thread::set_thread_groups(&[]).by("setgroups")?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid).by("setresgid")?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid).by("setresuid")?;
         let permitted = caps::read(None, CapSet::Permitted).map_err(|_| Errno::PERM).by("capget")?;
         caps::set(None, CapSet::Effective, &permitted).map_err(|_| Errno::PERM).by("capset")
     };
-    Ok(become_user().map_err(|error: SysError| {
+    Ok(become_user().map_err(|error| {
         format!("cannot become user {user}: {error}; that takes CAP_SETUID and CAP_SETGID at start")
     })?)
 }

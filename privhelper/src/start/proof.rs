@@ -6,11 +6,10 @@ use rustix::fs::{Mode, OFlags};
 
 use super::host::Host;
 use super::jail::Jail;
-use super::marker;
 use super::refusal::{Refusal, Why};
 use crate::log::shown;
 use crate::place::TRIAL;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, with_patience};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file, mount, walk, with_patience, xfs};
 
 /// The type of a tmpfs (`TMPFS_MAGIC`, statfs(2)).
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
@@ -21,7 +20,7 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 /// # Errors
 /// A sentence that names the directory.
 pub fn prove(host: &Host, jail: &Jail) -> Result<(), Refusal> {
-    for ((outside, _), inside) in host.publish.iter().zip(&jail.publish) {
+    for (outside, inside) in host.publish.iter().zip(&jail.publish) {
         let shown = shown(&outside.path).to_string();
         let (appeared, went) =
             try_mount(&outside.descriptor, inside, &jail.nodes.0).map_err(|error| match error.errno {
@@ -54,7 +53,7 @@ fn try_mount(outside: &OwnedFd, inside: &OwnedFd, source: &OwnedFd) -> SysResult
         let status = file::status_at(outside, TRIAL)?;
         Ok(status.mount_root && status.id == file::status(source)?.id)
     };
-    mount::attach(mount::clone_of(source)?, file::open_entry(inside, TRIAL)?)?;
+    mount::attach(&mount::clone_of(source, xfs::FLAGS)?, file::open_entry(inside, TRIAL)?)?;
     let appeared = seen();
     unmount(inside)?;
     let gone = seen().map(|seen| !seen);
@@ -75,7 +74,7 @@ fn take_away(inside: &OwnedFd) -> SysResult<()> {
         }
         let is_tmpfs = rustix::fs::fstatfs(&entry).by("fstatfs")?.f_type == TMPFS;
         let is_trial = is_tmpfs && status.uid == 0 && status.mode & 0o7777 == 0o700;
-        if !is_trial || !marker::is_empty(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, c"")? {
+        if !is_trial || !walk::is_empty(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, c"")? {
             return Err(SysError::of(Errno::EXIST));
         }
         drop(entry);

@@ -69,12 +69,9 @@ pub fn split(config: &Config, mut jail: Jail, pools: Vec<Candidate<JailedPool>>)
         split.push(pool.then(|_, jailed| Ok((jailed, emptier.ok_or_else(|| "it has no emptier".to_owned())?))));
     }
     let failed = |what: &'static str| move |error: SysError| format!("{what}: {error}");
-    let (mut lines, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..lines_for(config.pools.len()) {
-        let (line, other) = packet::pair().map_err(failed("cannot create the socket pairs for the placer"))?;
-        lines.push(line);
-        theirs.push(other);
-    }
+    let pairs: SysResult<Vec<_>> = (0..lines_for(config.pools.len())).map(|_| packet::pair()).collect();
+    let pairs = pairs.map_err(failed("cannot create the socket pairs for the placer"))?;
+    let (lines, theirs) = pairs.into_iter().unzip();
     let nodes = jail.nodes.1.clone();
     let place = take_place(config, &mut jail, &split, mounters).map_err(failed("cannot open what the placer needs"))?;
     let watch = fork("placer", |watch| live_as_placer(config, place, theirs, watch))?;
@@ -102,7 +99,7 @@ fn take_place(
         places.push(PoolPlace { name: name.clone(), directory, marker, device, mounting });
     }
     let (driver, project_ids, beyond) = (config.driver.clone(), config.project_ids, BTreeMap::new());
-    let nodes = Nodes::new(walk::duplicate(&jail.nodes.0)?, places.iter().map(|pool| pool.device).collect());
+    let nodes = Nodes::new(walk::duplicate(&jail.nodes.0)?);
     Ok(Place { driver, publish: publish.collect(), pools: places, nodes, project_ids, beyond })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bulkhead_protocol::PoolName;
 
 use super::Placer;
-use crate::place::attributes::{Attribute, Part};
+use crate::place::attributes::Attribute;
 use crate::sys::Result as SysResult;
 
 /// The attributes of a pool's files.
@@ -21,13 +21,13 @@ impl Attributes {
         Self { placer, pool }
     }
 
-    /// Reads one; `None` if there is none.
-    pub fn read(&self, part: Part, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
-        self.placer.attribute(&self.pool, part, attribute)
+    /// Reads one of an entry; `None` if there is none. Those of the marker are of no entry.
+    pub fn read(&self, entry: &str, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
+        self.placer.attribute(&self.pool, entry, attribute)
     }
 
-    /// Writes one.
-    pub fn write(&self, part: Part, attribute: Attribute, value: &[u8]) -> SysResult<()> {
-        self.placer.set_attribute(&self.pool, part, attribute, value)
+    /// Writes one of an entry.
+    pub fn write(&self, entry: &str, attribute: Attribute, value: &[u8]) -> SysResult<()> {
+        self.placer.set_attribute(&self.pool, entry, attribute, value)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use bulkhead_protocol::{Error, PublishName, Separation, VolumeId};
 
-use super::mounts::{self, Mounts, PoolAt};
+use super::mounts::{Mounts, PoolAt};
 use super::ways::{Apart, Look, Way, refusal};
 use super::{Placer, Volumes, failed, in_use, lock};
 use crate::log::{self, shown};
@@ -18,7 +18,6 @@ use crate::sys::mountinfo::{Mount, MountTable};
 /// The host's mount table, and what the helper has in it.
 #[derive(Debug)]
 pub struct Host {
-    nodes: String,
     ways: Vec<Arc<Way>>,
     placer: Arc<Placer>,
     mounts: Mutex<Mounts>,
@@ -44,14 +43,14 @@ impl Host {
         volumes: Arc<Volumes>,
     ) -> Self {
         let ways: Vec<_> = ways.into_iter().map(Arc::new).collect();
-        let mounts = Mounts::new(whole, nodes.clone(), &ways, volumes);
+        let mounts = Mounts::new(whole, nodes, &ways, volumes);
         if !mounts.are_told() {
             // KERNEL(6.15): before, it never does.
             log::info!("the kernel does not tell of mounts: all are read for each exclusive publish and each deletion");
         }
         let begun = Arc::clone(&mounts.begun);
         let (mounts, beginning) = (Mutex::new(mounts), Mutex::new(beginning));
-        Self { nodes, ways, placer, mounts, begun, beginning, apart: Mutex::default() }
+        Self { ways, placer, mounts, begun, beginning, apart: Mutex::default() }
     }
 
     /// Checks that the host has nothing mounted that shows a volume or its loop device, and would show it if it had.
@@ -67,7 +66,7 @@ impl Host {
             Some(Objection::Mounted(point)) => {
                 Err(in_use(format!("volume {id} is mounted at {}; unmount it there", shown(&point))))
             }
-            Some(Objection::Apart(apart)) => Err(refusal(&apart)),
+            Some(Objection::Apart((directory, cause))) => Err(refusal(directory, cause)),
             None => Ok(()),
         }
     }
@@ -88,13 +87,13 @@ impl Host {
     ///
     /// # Errors
     /// `InUse` when it is apart from the host.
-    pub fn check_joined(&self, name: &PublishName) -> Result<(), Error> {
+    pub(super) fn check_joined(&self, name: &PublishName) -> Result<(), Error> {
         let Some(way) = self.ways.iter().find(|way| way.name == *name) else { return Ok(()) };
         let looks = self.look_at_beginning(std::slice::from_ref(way), Look::sees_its_mount);
         let looks = looks.map_err(|error| failed("look at the host's mount of publish directory", name, error))?;
         let known = || self.apart().filter(|(apart, _)| apart == name);
         let own = looks.iter().find_map(Look::own_mount).map(|cause| (name.clone(), cause));
-        own.or_else(known).map_or(Ok(()), |apart| Err(refusal(&apart)))
+        own.or_else(known).map_or(Ok(()), |(directory, cause)| Err(refusal(directory, cause)))
     }
 
     /// The publish directory that was apart from the host when all mounts were last asked for, if one was.
@@ -128,11 +127,6 @@ impl Host {
     pub fn keep_up(&self, pools: &[PoolAt]) -> SysResult<()> {
         let mut mounts = lock(&self.mounts);
         if mounts.are_told() { mounts.follow(pools) } else { Ok(()) }
-    }
-
-    /// The number of the loop device whose node a mount shows, if a helper with this driver's name has made the node.
-    pub fn node(&self, mount: &Mount) -> Option<u32> {
-        mounts::node(&self.nodes, mount)
     }
 
     /// Returns what speaks against something, if anything does. Nothing is refused by what is only remembered, and nothing is

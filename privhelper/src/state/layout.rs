@@ -12,12 +12,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::{Origin, Text, VolumeId, VolumeSpec};
+use bulkhead_protocol::{Origin, VolumeId, VolumeSpec};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::Attributes;
+use crate::place::attributes::Attribute;
 pub use crate::place::attributes::MARKER;
-use crate::place::attributes::{Attribute, Part};
 pub use crate::place::kind::{DATA, IMAGE, open_content};
 use crate::sys::file::Status;
 use crate::sys::quota::ProjectId;
@@ -115,32 +115,22 @@ pub fn remove_empty_data(pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
     file::remove_directory(open_volume(pool, id.as_str())?, DATA)
 }
 
-/// An entry of a pool.
-pub fn entry(name: &str) -> Part {
-    Part::Entry(Text::new(name))
-}
-
-/// The image in an entry of a pool.
-pub fn image(name: &str) -> Part {
-    Part::Image(Text::new(name))
-}
-
 /// Changes something on the marker of a pool that the filesystem's journal has to write. If the journal cannot write
 /// any more, this fails: it tells the truth where fsync(2) of a directory does not.
 pub fn try_journal(attributes: &Attributes, value: u64) -> SysResult<()> {
-    attributes.write(Part::Marker, Attribute::Journal, &value.to_ne_bytes())
+    attributes.write("", Attribute::Journal, &value.to_ne_bytes())
 }
 
 /// Records on the marker of a pool that this many numbers of loop devices have been used. Only a crash of the machine
 /// loses what was not synced, and no device outlives that.
 pub fn record_numbers(attributes: &Attributes, used: u64) -> SysResult<()> {
-    attributes.write(Part::Marker, Attribute::Numbers, &used.to_ne_bytes())
+    attributes.write("", Attribute::Numbers, &used.to_ne_bytes())
 }
 
 /// Returns how many numbers of loop devices have been used, as far as is recorded on the marker of a pool. At start
 /// only.
 pub fn recorded_numbers(attributes: &Attributes) -> SysResult<Option<u64>> {
-    let value = attributes.read(Part::Marker, Attribute::Numbers)?;
+    let value = attributes.read("", Attribute::Numbers)?;
     // What somebody has shortened counts as far as it goes.
     let number = |value: Vec<u8>| {
         let mut bytes = [0; 8];
@@ -153,29 +143,29 @@ pub fn recorded_numbers(attributes: &Attributes) -> SysResult<Option<u64>> {
 /// Marks the fresh image in an entry, to which no tenant ever writes, as one in which a filesystem is made. A record alone
 /// proves nothing of the image beside it: either may be another volume's.
 pub fn mark_filesystem(attributes: &Attributes, name: &str) -> SysResult<()> {
-    attributes.write(image(name), Attribute::Filesystem, b"1")
+    attributes.write(name, Attribute::Filesystem, b"1")
 }
 
 /// Returns whether the image in an entry is marked as one in which a filesystem was made.
 pub fn is_filesystem(attributes: &Attributes, name: &str) -> SysResult<bool> {
-    attributes.read(image(name), Attribute::Filesystem).map(|value| value.is_some())
+    attributes.read(name, Attribute::Filesystem).map(|value| value.is_some())
 }
 
 /// Notes in the mark of an image that a helper is about to freeze the filesystem in it, or that it has thawed it: one that
 /// is killed in between leaves it frozen.
 pub fn note_frozen(attributes: &Attributes, id: &VolumeId, is_frozen: bool) -> SysResult<()> {
-    attributes.write(image(id.as_str()), Attribute::Filesystem, if is_frozen { FROZEN } else { b"1" })
+    attributes.write(id.as_str(), Attribute::Filesystem, if is_frozen { FROZEN } else { b"1" })
 }
 
 /// Returns whether a helper may have left the filesystem in an image frozen.
 pub fn is_noted_frozen(attributes: &Attributes, id: &VolumeId) -> SysResult<bool> {
-    attributes.read(image(id.as_str()), Attribute::Filesystem).map(|value| value.as_deref() == Some(FROZEN))
+    attributes.read(id.as_str(), Attribute::Filesystem).map(|value| value.as_deref() == Some(FROZEN))
 }
 
 /// Records in an entry what the volume is a copy of.
 pub fn write_origin(attributes: &Attributes, name: &str, origin: &Origin) -> SysResult<()> {
     let value = bulkhead_protocol::encode(origin).map_err(|_| SysError::of(Errno::INVAL))?;
-    attributes.write(entry(name), Attribute::Origin, &value)
+    attributes.write(name, Attribute::Origin, &value)
 }
 
 /// Returns what the volume in an entry is a copy of, if it is one. At start only.
@@ -183,7 +173,7 @@ pub fn write_origin(attributes: &Attributes, name: &str, origin: &Origin) -> Sys
 /// # Errors
 /// `BADMSG` when what is recorded is damaged.
 pub fn read_origin(attributes: &Attributes, name: &str) -> SysResult<Option<Origin>> {
-    let value = attributes.read(entry(name), Attribute::Origin)?;
+    let value = attributes.read(name, Attribute::Origin)?;
     let origin = value.map(|bytes| bulkhead_protocol::decode(&bytes).map_err(|_| SysError::of(Errno::BADMSG)));
     origin.transpose()
 }
@@ -200,13 +190,13 @@ impl Record {
     /// # Errors
     /// `NODATA` when there is none, `BADMSG` when it is damaged or from a later release.
     pub fn read(attributes: &Attributes, name: &str) -> SysResult<Self> {
-        let value = attributes.read(entry(name), Attribute::Record)?.ok_or(SysError::of(Errno::NODATA))?;
+        let value = attributes.read(name, Attribute::Record)?.ok_or(SysError::of(Errno::NODATA))?;
         Self::decode(&value).ok_or(SysError::of(Errno::BADMSG))
     }
 
     /// Writes the record in an entry.
     pub fn write(&self, attributes: &Attributes, name: &str) -> SysResult<()> {
-        attributes.write(entry(name), Attribute::Record, &self.encode()?)
+        attributes.write(name, Attribute::Record, &self.encode()?)
     }
 
     /// Returns the bytes of the record.

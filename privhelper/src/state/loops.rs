@@ -5,43 +5,45 @@
 //! another device, the hold, of which nobody gets a node: the kernel itself then has it open, whether the helper lives
 //! or not, and its number cannot come to stand for another file while a pod still has a node for it.
 
+mod numbers;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bulkhead_protocol::{BlockSize, VolumeId};
 
+use self::numbers::{Hold, Numbers, Unused};
 use super::{Placer, lock};
 use crate::log;
 use crate::place::wire::{Access, Command};
 use crate::sys::file::{self, FileId};
 use crate::sys::loopcontrol::Configuration;
-use crate::sys::loopdevice::OURS;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, loopcontrol};
 
-/// The loop device of a volume.
+/// The loop device of a volume, which has been given a hold: only [`Loops`] makes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its number.
-    pub number: u32,
-    /// The number of the device that it backs, so that it stays bound.
-    pub hold: u32,
+    number: u32,
+    /// The device that it backs, so that it stays bound.
+    hold: Hold,
     /// Whether it refuses writes.
     pub read_only: bool,
     /// Whether it passes by the page cache.
     pub direct: bool,
 }
 
+/// A device of which [`Loops`] has just seen that it is bound to its volume's image, and that its hold is in place. Who
+/// [notes](super::Served::lend) its number as well may hand out a node of it.
+#[derive(Debug)]
+pub struct Attached(Device);
+
 /// Loop devices, and who opens them.
 #[derive(Debug)]
 pub struct Loops {
-    control: OwnedFd,
+    numbers: Numbers,
     placer: Arc<Placer>,
-    /// How many numbers have been used since the machine started. They are used one after the other, and again only after
-    /// all others.
-    used: AtomicU64,
     stock: Mutex<Stock>,
     /// Notified when there is something to do for the stock.
     changed: Condvar,
@@ -49,16 +51,16 @@ pub struct Loops {
     silent: BTreeSet<String>,
 }
 
-/// Numbers of unbound devices.
+/// Unbound devices.
 #[derive(Debug, Default)]
 struct Stock {
     /// How many are to be made in advance. None are as long as no volume is attached.
     wanted: usize,
     /// Made in advance: the kernel takes a while for each.
-    ready: VecDeque<u32>,
-    /// Holds that were given back. Nobody ever had a node of one, so it can be used again.
-    holds: VecDeque<u32>,
-    /// To be removed. A container's own node for one of these may still exist, so it is never used again.
+    ready: VecDeque<Unused>,
+    /// Holds that were given back.
+    holds: VecDeque<Unused>,
+    /// To be removed.
     spent: VecDeque<u32>,
     /// How many of the spent ones were there before this helper attached anything, at most: nobody can add to these.
     found: usize,
@@ -81,17 +83,31 @@ pub fn label(volume: &VolumeId) -> &str {
     volume.as_str().get(..MAX_LABEL).unwrap_or(volume.as_str())
 }
 
+impl Device {
+    /// Its number.
+    pub fn number(self) -> u32 {
+        self.number
+    }
+}
+
+impl Attached {
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.0
+    }
+}
+
 impl Loops {
     /// Loop devices managed through this control device, and opened by the placer, after so many numbers were used. Devices
     /// with the labels in `silent` did not answer.
     pub fn new(control: OwnedFd, placer: Arc<Placer>, used: u64, silent: BTreeSet<String>) -> Self {
-        let used = AtomicU64::new(used);
-        Self { control, placer, used, stock: Mutex::default(), changed: Condvar::new(), silent }
+        let numbers = Numbers::new(control, used);
+        Self { numbers, placer, stock: Mutex::default(), changed: Condvar::new(), silent }
     }
 
     /// Returns how many numbers have been used.
     pub fn used(&self) -> u64 {
-        self.used.load(Relaxed)
+        self.numbers.used()
     }
 
     /// Opens an existing device to inspect it.
@@ -140,7 +156,7 @@ impl Loops {
             drop(stock);
             match spent {
                 Some(number) => self.remove(number),
-                None => match self.make() {
+                None => match self.numbers.make() {
                     Ok(number) => lock(&self.stock).ready.push_back(number),
                     Err(error) => {
                         log::warning!("cannot make a loop device in advance error={error}");
@@ -153,12 +169,18 @@ impl Loops {
 
     fn remove(&self, number: u32) {
         // A device manager may have it open for a moment; or another program has taken it by now, and keeps it.
-        let is_busy = || failed_with(&loopcontrol::remove(&self.control, number), Errno::BUSY);
+        let is_busy = || failed_with(&self.numbers.remove(number), Errno::BUSY);
         (0..20).take_while(|_| is_busy()).for_each(|_| std::thread::sleep(Duration::from_millis(50)));
     }
 
     /// Attaches an image, which is open for writing, to a device that is not in use.
-    pub fn attach(&self, volume: &VolumeId, image: impl AsFd, block: BlockSize, read_only: bool) -> SysResult<Device> {
+    pub fn attach(
+        &self,
+        volume: &VolumeId,
+        image: impl AsFd,
+        block: BlockSize,
+        read_only: bool,
+    ) -> SysResult<Attached> {
         {
             let mut stock = lock(&self.stock);
             if self.silent.contains(label(volume)) || stock.spent.len().saturating_sub(stock.found) > MOST_SPENT {
@@ -168,6 +190,7 @@ impl Loops {
         }
         let how = Configuration { label: label(volume), block_size: block.get(), direct: true, read_only: false };
         let (number, bound) = self.bind(&image, how, |stock| stock.ready.pop_front())?;
+        let number = number.spend();
         self.changed.notify_one();
         let held = || -> SysResult<_> {
             // Open for reading only: while a device is open for writing, some kernels refuse to mount what is on it.
@@ -182,17 +205,17 @@ impl Loops {
             let _ = loopcontrol::unbind(&bound);
             self.discard(number);
         })?;
-        Ok(Device { number, hold, read_only, direct })
+        Ok(Attached(Device { number, hold, read_only, direct }))
     }
 
     /// Binds a device to another on top of it, so that the kernel keeps that one open. The hold's label says which volume's
     /// it is: nobody else can change that one.
-    fn hold(&self, volume: &VolumeId, device: &OwnedFd) -> SysResult<u32> {
+    fn hold(&self, volume: &VolumeId, device: &OwnedFd) -> SysResult<Hold> {
         let how = Configuration { label: label(volume), block_size: 0, direct: false, read_only: true };
         let (hold, _) = self.bind(device, how, |stock| stock.holds.pop_front().or_else(|| stock.ready.pop_front()))?;
         // Nobody gets a node of it.
-        let _ = self.placer.command(hold, Command::Forget);
-        Ok(hold)
+        let _ = self.placer.command(hold.number(), Command::Forget);
+        Ok(hold.become_hold())
     }
 
     /// Binds a file to a device that is not in use, and returns its number and the device, open.
@@ -200,13 +223,13 @@ impl Loops {
         &self,
         file: impl AsFd,
         how: Configuration<'_>,
-        take: impl Fn(&mut Stock) -> Option<u32>,
-    ) -> SysResult<(u32, OwnedFd)> {
+        take: impl Fn(&mut Stock) -> Option<Unused>,
+    ) -> SysResult<(Unused, OwnedFd)> {
         for _ in 0..TRIES {
             let ready = take(&mut lock(&self.stock));
-            let number = ready.map_or_else(|| self.make(), Ok)?;
+            let number = ready.map_or_else(|| self.numbers.make(), Ok)?;
             let access = if how.read_only { Access::Read } else { Access::Write };
-            let bound = self.placer.open(number, access).and_then(|device| {
+            let bound = self.placer.open(number.number(), access).and_then(|device| {
                 // A backing file may not support direct I/O, or not with this block size.
                 let configured = match loopcontrol::configure(&device, &file, how) {
                     Err(SysError { errno: Errno::INVAL, .. }) if how.direct => {
@@ -219,26 +242,12 @@ impl Loops {
             match bound {
                 Ok(device) => return Ok((number, device)),
                 Err(error) => {
-                    self.discard(number);
+                    self.discard(number.spend());
                     // Otherwise it is being removed, or somebody has it open or uses it. It is removed when that is over.
                     if !matches!(error.errno, Errno::NXIO | Errno::BUSY) {
                         return Err(error);
                     }
                 }
-            }
-        }
-        Err(SysError::of(Errno::NODEV))
-    }
-
-    /// Makes a device with the next number.
-    fn make(&self) -> SysResult<u32> {
-        let size = OURS.end().saturating_sub(*OURS.start());
-        for _ in 0..size {
-            let step = self.used.fetch_add(1, Relaxed).checked_rem(size.into()).unwrap_or_default();
-            let number = OURS.start().saturating_add(u32::try_from(step).unwrap_or_default());
-            match loopcontrol::add(&self.control, number) {
-                Err(SysError { errno: Errno::EXIST, .. }) => {}
-                made => return made.map(|()| number),
             }
         }
         Err(SysError::of(Errno::NODEV))
@@ -291,27 +300,27 @@ impl Loops {
 
     /// Returns whether the hold on a device is in place. It proves that the device was never unbound.
     fn holds(&self, device: Device) -> SysResult<bool> {
-        match self.open_existing(device.hold).and_then(loopcontrol::binding) {
+        match self.open_existing(device.hold.number()).and_then(loopcontrol::binding) {
             Err(SysError { errno: Errno::NXIO, .. }) => Ok(false),
             hold => hold.map(|hold| hold.on == Some(device.number)),
         }
     }
 
     /// Unbinds a hold that this helper has made.
-    fn release(&self, hold: u32) -> SysResult<()> {
+    fn release(&self, hold: Hold) -> SysResult<()> {
         // Since Linux 6.10 the close at the end of this is what unbinds it.
-        loopcontrol::unbind(self.open_existing(hold)?)?;
+        loopcontrol::unbind(self.open_existing(hold.number())?)?;
         if lock(&self.stock).holds.len() < READY {
-            lock(&self.stock).holds.push_back(hold);
+            lock(&self.stock).holds.push_back(hold.taken_off());
         } else {
-            self.discard(hold);
+            self.discard(hold.number());
         }
         Ok(())
     }
 
     /// Undoes what others may have done to an attached device, so that it stays bound. Returns the device with the hold
     /// that it has now, or `None` if it is no longer bound to the image.
-    pub fn revive(&self, volume: &VolumeId, device: Device, image: FileId) -> SysResult<Option<Device>> {
+    pub fn revive(&self, volume: &VolumeId, device: Device, image: FileId) -> SysResult<Option<Attached>> {
         let opened = match self.placer.open(device.number, Access::Read) {
             Err(SysError { errno: Errno::NXIO, .. }) => return Ok(None),
             opened => opened?,
@@ -325,7 +334,7 @@ impl Loops {
             self.placer.command(device.number, Command::TakeBack)?;
         }
         let hold = if self.holds(device)? { device.hold } else { self.hold(volume, &opened)? };
-        Ok(Some(Device { hold, ..device }))
+        Ok(Some(Attached(Device { hold, ..device })))
     }
 
     /// Makes a device take on its image's new length.

@@ -1,24 +1,22 @@
 //! What the helper knows while it serves. The pools and the kernel are authoritative; this is rebuilt from them at
 //! start.
 //!
-//! What must hold is a type wherever it can be: an operation has no volume unless it holds it, a row changes in one
-//! place. These rules of the whole helper hold by a comment only, so a change has to be read with them in mind:
+//! What must hold is a type wherever it can be: an operation has no volume unless it holds it, a row says that its volume
+//! is deleted only with what put its content aside, and the emptier's connection needs the table of all that was found.
+//! These rules of the whole helper hold by a comment only, so a change has to be read with them in mind:
 //!
 //! 1. A path is opened from the root of the file system at start only (`open_at_start`), and nothing that was opened
 //!    outside the jail, or in what the placer sees of it, is kept, except the host's mount tables and what tells of their
 //!    changes, `/dev/loop-control` and the lock beside the socket.
+//!    Not a type because the compiler refuses calls, but cannot demand that a descriptor is closed by then.
 //! 2. A lock of a table is held for memory only, never during a system call that may wait for a disk.
-//! 3. Only recovery changes rows of volumes that it does not hold: nothing else runs then.
-//! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
-//! 5. Content is put aside in the pool before its row says that it is deleted.
-//! 6. A project is released after nothing is left that counts towards it.
-//! 7. A mount gets its flags before it is attached anywhere.
-//! 8. That a publish directory is joined to the host's is asked before anything is mounted or unmounted there.
-//! 9. A loop device gets its hold before anybody gets its node.
-//! 10. The number of a device that had a node outside the helper's tmpfs is never used again; only holds are.
-//! 11. What may hang is done by a child at start, and admitted by its filesystem afterwards.
-//! 12. The emptier is woken after the start knows all volumes, and not before.
+//!    Not a type because what a function may wait for is not part of its type, so no guard can forbid a call.
+//! 3. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
+//!    Not a type because a value can say that something was synced, but not that it is what this reply rests on.
+//! 4. What may hang is done by a child at start, and admitted by its filesystem afterwards.
+//!    Not a type because it is the filesystem, and not the call, that decides whether a call may hang.
 
+mod aside;
 mod attributes;
 mod host;
 mod kinds;
@@ -34,30 +32,32 @@ mod sockets;
 mod targets;
 mod volumes;
 mod ways;
+mod works;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 
+pub use aside::Aside;
 pub use attributes::Attributes;
 pub use host::Host;
 pub use layout::Record;
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
-pub use loops::{Device, KEEPERS, Loops, label};
-pub use mounts::{PoolAt, volume_in};
-pub use operation::{Held, HeldTarget, Seen};
+pub use loops::{Attached, Device, KEEPERS, Loops, label};
+pub use mounts::{PoolAt, node, volume_in};
+pub use operation::{Held, HeldTarget, Joined, Seen};
 pub use placer::Placer;
-pub use pool::{Place, Pool, PoolConfig, Served};
+pub use pool::{FILESYSTEMS, Lent, Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
-pub use volumes::{Deleted, Published, Volume, Volumes};
+pub use volumes::{Deleted, FoundVolumes, Published, Volume, Volumes};
 pub use ways::{Step, Way, apart};
 
 pub use crate::errors::{broken, busy, exists, failed, in_use, invalid, no_space, refused, unsupported};
 pub use crate::place::kind::Kind;
 
-use crate::bookkeeping::Limits;
+use crate::bookkeeping::{Deletions, Limits};
 use crate::sys::{Errno, Error as SysError, Result as SysResult, with_patience};
 
 /// Everything the operations work on.
@@ -75,6 +75,8 @@ pub struct State {
     pub is_confined: bool,
     /// The volumes and their targets.
     pub volumes: Arc<Volumes>,
+    /// The emptiers of the pools that are served.
+    pub deletions: BTreeMap<PoolName, Deletions>,
     /// Volumes that exist but cannot be served: in which pool, and why.
     pub unserved: BTreeMap<VolumeId, (PoolName, String)>,
     /// The loop devices that were bound to images of unknown volumes at start, by the label of the hold, which only
@@ -112,6 +114,13 @@ impl State {
                 broken(format!("volume {id} may be in pool {}, which is not served", pool.config.name))
             }
             (None, None) => Error::new(ErrorKind::NotFound, format!("volume {id} does not exist")),
+        }
+    }
+
+    /// Tells the emptier of a pool that there is something to empty: see [`Deletions::wake`].
+    pub fn wake_emptier(&self, pool: &Pool, in_place: bool) {
+        if let Some(deletions) = self.deletions.get(&pool.config.name) {
+            deletions.wake(in_place);
         }
     }
 
@@ -181,9 +190,9 @@ pub mod testing {
 
     /// A table with volumes that have these ids.
     pub fn volumes(ids: &[&str]) -> Arc<Volumes> {
-        let (volumes, pool) = (Volumes::default(), pool("default"));
-        assert!(ids.iter().all(|known| volumes.add(id(known), volume(&pool))), "each is known once");
-        Arc::new(volumes)
+        let (mut found, pool) = (FoundVolumes::default(), pool("default"));
+        assert!(ids.iter().all(|known| found.add(id(known), volume(&pool))), "each is known once");
+        Arc::new(found.all_known())
     }
 
     /// A volume id.
@@ -210,7 +219,8 @@ pub mod testing {
             publish_directories: Vec::new(),
             limits: Limits::default(),
             is_confined: true,
-            volumes: Arc::default(),
+            volumes: volumes(&[]),
+            deletions: BTreeMap::new(),
             unserved: BTreeMap::new(),
             attached: BTreeMap::new(),
             host: Host::new(
@@ -218,7 +228,7 @@ pub mod testing {
                 Vec::new(),
                 [MountTable::of(""), MountTable::of("")],
                 placer(),
-                Arc::default(),
+                volumes(&[]),
             ),
             placer: placer(),
             loops: Loops::new(nothing(), placer(), 0, std::collections::BTreeSet::new()),

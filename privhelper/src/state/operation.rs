@@ -10,7 +10,9 @@ use rustix::fs::OFlags;
 
 use super::locks::{Admitted, Locked};
 use super::refusals::replaced;
-use super::{Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
+use super::{Aside, Host, Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
+use crate::bookkeeping::Share;
+use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, file};
 
 /// A volume that nobody else changes meanwhile, whether it exists or not.
@@ -33,6 +35,13 @@ pub struct HeldTarget<'a> {
     /// The publish directory that it is below.
     pub directory: &'a PublishDirectory,
     _locked: Locked<'a, TargetPath>,
+}
+
+/// A target in a publish directory that the host's mount table has just shown to be joined to the host's: only there is
+/// anything mounted, and nothing is unmounted elsewhere. Only [`HeldTarget::joined`] makes one, which asks the host.
+#[derive(Debug)]
+pub struct Joined<'a> {
+    target: &'a HeldTarget<'a>,
 }
 
 /// A volume that is only looked at.
@@ -91,6 +100,24 @@ impl State {
         let volume = self.volumes.get(id).ok_or_else(|| self.unknown(id))?;
         let admitted = volume.pool.admit(pace)?;
         Ok(Seen { volume, _admitted: admitted })
+    }
+}
+
+impl HeldTarget<'_> {
+    /// Asks whether what is mounted or unmounted at this target is so on the host too.
+    ///
+    /// # Errors
+    /// `InUse` when its publish directory is apart from the host.
+    pub fn joined(&self, host: &Host) -> Result<Joined<'_>, Error> {
+        host.check_joined(&self.directory.name)?;
+        Ok(Joined { target: self })
+    }
+}
+
+impl Joined<'_> {
+    /// The target.
+    pub fn target(&self) -> &HeldTarget<'_> {
+        self.target
     }
 }
 
@@ -154,16 +181,58 @@ impl Held<'_> {
         Ok(())
     }
 
+    /// Promises a share to the volume, which is to be made in a pool, if `check` agrees, given what is promised so far. Then
+    /// `begin` does what has to be done before its directory is made, and that last; if it fails, nothing was made, and
+    /// nothing is promised any more. Otherwise the promise ends with [`Self::add`], [`Self::delete`] or [`Self::leave_unfinished`].
+    ///
+    /// # Errors
+    /// Those of `check` and `begin`.
+    pub fn promise<T>(
+        &self,
+        pool: &Arc<Pool>,
+        share: Share,
+        check: impl FnOnce(u64) -> Result<(), Error>,
+        begin: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.state.volumes.begin(self.id, pool, share, check)?;
+        begin().inspect_err(|_| self.state.volumes.give_up(self.id))
+    }
+
+    /// Takes a project for the volume, which is being made, unless another has it.
+    pub fn claim(&self, project: ProjectId) -> bool {
+        self.state.volumes.claim(self.id, project)
+    }
+
+    /// Promises so many bytes to the volume, which is being made, in place of what it was promised, if `check` agrees, given
+    /// what is promised to all others.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub fn promise_instead(&self, bytes: u64, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<(), Error> {
+        self.state.volumes.promise(self.id, bytes, check)
+    }
+
+    /// Records that what an earlier attempt has left of the volume in a pool was put aside.
+    pub fn move_unfinished(&self, pool: &Pool, aside: &Aside) {
+        self.state.volumes.rename_deleted(pool, &layout::creating_name(self.id), aside);
+    }
+
     /// Adds the volume, which is there now.
     pub fn add(&mut self, volume: Volume) {
         self.state.volumes.add(self.id.clone(), volume);
         self.volume = self.state.volumes.get(self.id);
     }
 
-    /// Records that the volume, or what was made of it, now has a name under which it is emptied, and for which call.
-    pub fn delete(&mut self, name: &str, call: CallId) {
-        self.state.volumes.delete(self.id, name, call);
+    /// Records that the volume, or what was made of it, was put aside to be emptied, and for which call.
+    pub fn delete(&mut self, aside: &Aside, call: CallId) {
+        self.state.volumes.delete(self.id, aside, call);
         self.volume = None;
+    }
+
+    /// Records that what was made of a volume is left where it was being made: the next attempt puts it aside, or the next
+    /// start.
+    pub fn leave_unfinished(&mut self) {
+        self.state.volumes.leave_unfinished(self.id);
     }
 
     /// Checks that the host shows the volume nowhere.
@@ -173,7 +242,7 @@ impl Held<'_> {
     pub fn check_unmounted(&self) -> Result<(), Error> {
         let Some(volume) = self.known() else { return Ok(()) };
         volume.pool.served()?;
-        let device = volume.device.map(|device| device.number);
+        let device = volume.device.map(|device| device.number());
         self.state.host.check_unmounted(&self.state.pools_at(), self.id, device)
     }
 }

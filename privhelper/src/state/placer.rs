@@ -7,15 +7,16 @@ use std::sync::Mutex;
 
 use bulkhead_protocol::{Error, MAX_PACKET, MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
 
-use super::lock;
 use super::refusals::explain;
+use super::works::Works;
+use super::{HeldTarget, Joined, Lent, Volume, lock};
 use crate::errors::failed;
 use crate::log;
-use crate::place::attributes::{Attribute, Part};
+use crate::place::attributes::Attribute;
 use crate::place::kind::Kind;
 use crate::place::wire::{
-    Access, Answer, Claims, Command, Content, Failure, Figures, Looked, MOST_QUOTAS, OnFilesystem, Proof, Request,
-    Shown, Unbound,
+    Access, Answer, Command, Content, Failure, Figures, Found, Looked, MOST_QUOTAS, OnFilesystem, Proof, Refusal,
+    Request,
 };
 use crate::sys::file::FileId;
 use crate::sys::packet::Received;
@@ -29,50 +30,57 @@ pub struct Placer {
     lines: Mutex<Vec<OwnedFd>>,
     /// The publish directories, as seen on the host.
     directories: BTreeMap<PublishName, Text>,
+    /// What is done to filesystems in images, and takes long.
+    pub(super) works: Works,
 }
 
 impl Placer {
     /// The placer is at the other end of these lines, and has these publish directories.
     pub fn new(lines: Vec<OwnedFd>, directories: BTreeMap<PublishName, Text>) -> Self {
-        Self { lines: Mutex::new(lines), directories }
+        Self { lines: Mutex::new(lines), directories, works: Works::default() }
     }
 
-    /// Binds a volume's content to a target, and returns what was bound, and what will prove that it is gone; `None` if the
-    /// publish directory was moved.
+    /// Binds a volume's content to a target, which for a block volume is a node of this device; returns what was bound, and
+    /// what will prove that it is gone.
     pub fn bind(
         &self,
-        volume: &VolumeId,
-        content: Content,
-        target: &TargetPath,
+        (id, volume): (&VolumeId, &Volume),
+        node: Option<&Lent>,
+        at: &Joined<'_>,
         flags: MountFlags,
-    ) -> Result<Option<(FileId, Proof)>, Error> {
-        match self.of_target(
-            "publish at target",
-            target,
-            Request::Bind(volume.clone(), content, target.clone(), flags),
-        )? {
-            Answer::Bound(source, proof) => Ok(Some((source, proof))),
-            Answer::Unbound(Unbound::Apart) => Ok(None),
+    ) -> Result<(FileId, Proof), Error> {
+        let (own, target) = (volume.content(), at.target().path);
+        let device = if own.kind == Kind::Block { node.map(|node| node.device().number()) } else { own.device };
+        let bind = Request::Bind(id.clone(), Content { device, ..own }, target.clone(), flags);
+        match self.of_target("publish at target", target, bind)? {
+            Answer::Bound(source, proof) => Ok((source, proof)),
             other => unexpected(&other),
         }
     }
 
-    /// Unmounts what is a volume's at a target, and removes the target.
-    pub fn unbind(&self, target: &TargetPath, shown: Shown, claims: Claims) -> Result<Unbound, Error> {
-        match self.of_target("unmount target", target, Request::Unbind(target.clone(), shown, claims))? {
-            Answer::Unbound(unbound) => Ok(unbound),
-            other => unexpected(&other),
-        }
-    }
-
-    /// Looks at a target: for what is a volume's, if one is given; or whether one may be published there.
-    pub fn look(
+    /// Unmounts what was found at the target of a volume of this kind, and removes the target. Where that is not joined to the
+    /// host's, it only looks. Returns whether nothing is left to be done, as far as the placer can say; `None` if the host would
+    /// not see it.
+    pub fn unbind(
         &self,
-        target: &TargetPath,
-        shown: Option<Shown>,
-        to_publish: Option<(VolumeId, Kind)>,
-    ) -> Result<Looked, Error> {
-        match self.of_target("inspect target", target, Request::Look(target.clone(), shown, to_publish))? {
+        at: &HeldTarget<'_>,
+        joined: Option<&Joined<'_>>,
+        kind: Kind,
+        found: Option<Found>,
+    ) -> Result<Option<bool>, Error> {
+        let target = joined.map_or(at, Joined::target).path;
+        let request = Request::Unbind(target.clone(), kind, found, joined.is_some());
+        match self.ask(&request) {
+            Ok((Answer::Is(is_done), _)) => Ok(Some(is_done)),
+            Ok((other, _)) => unexpected(&other),
+            Err(Failure::Refused(Refusal::Apart)) => Ok(None),
+            Err(failure) => Err(self.explained("unmount target", target, failure, &request)),
+        }
+    }
+
+    /// Looks at a target; and if this volume is to be published there, whether it may be.
+    pub fn look(&self, target: &TargetPath, to_publish: Option<(VolumeId, Kind)>) -> Result<Looked, Error> {
+        match self.of_target("inspect target", target, Request::Look(target.clone(), to_publish))? {
             Answer::Looked(looked) => Ok(looked),
             other => unexpected(&other),
         }
@@ -139,9 +147,11 @@ impl Placer {
         self.kernel(&Request::SetQuota(pool.clone(), project, limits)).map(drop)
     }
 
-    /// Does something about the filesystem on a loop device.
-    pub fn on_filesystem(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
-        self.kernel(&Request::Filesystem(pool.clone(), number, what)).map(drop)
+    /// Begins to do something about the filesystem on a loop device, and returns the line on which to wait for its end, if it
+    /// may take long.
+    pub(super) fn begin(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<Option<OwnedFd>> {
+        let request = Request::Filesystem(pool.clone(), number, what);
+        self.ask(&request).map(|(_, line)| line).map_err(|failure| self.kernels(failure, &request))
     }
 
     /// What the filesystem on a loop device says of itself; `None` if it is not mounted.
@@ -153,24 +163,28 @@ impl Placer {
     }
 
     /// What is recorded on a file of a pool; `None` if nothing is.
-    pub fn attribute(&self, pool: &PoolName, part: Part, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
-        match self.kernel(&Request::Attribute(pool.clone(), part, attribute))? {
+    pub fn attribute(&self, pool: &PoolName, entry: &str, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
+        match self.kernel(&Request::Attribute(pool.clone(), attribute, Text::new(entry)))? {
             Answer::Attribute(value) => Ok(value.map(UpTo::into_vec)),
             other => unexpected(&other),
         }
     }
 
     /// Records something on a file of a pool.
-    pub fn set_attribute(&self, pool: &PoolName, part: Part, attribute: Attribute, value: &[u8]) -> SysResult<()> {
+    pub fn set_attribute(&self, pool: &PoolName, entry: &str, attribute: Attribute, value: &[u8]) -> SysResult<()> {
         let value = value.to_vec().try_into().map_err(|_| SysError::of(Errno::RANGE))?;
-        self.kernel(&Request::SetAttribute(pool.clone(), part, attribute, value)).map(drop)
+        self.kernel(&Request::SetAttribute(pool.clone(), attribute, Text::new(entry), value)).map(drop)
     }
 
     fn of_target(&self, operation: &str, target: &TargetPath, request: Request) -> Result<Answer, Error> {
-        match self.ask(&request) {
-            Ok((answer, _)) => Ok(answer),
-            Err(Failure::Refused(refusal)) => Err(explain(refusal, &request, &self.directories)),
-            Err(failure) => Err(failed(operation, target, self.kernels(failure, &request))),
+        let answered = self.ask(&request).map(|(answer, _)| answer);
+        answered.map_err(|failure| self.explained(operation, target, failure, &request))
+    }
+
+    fn explained(&self, operation: &str, target: &TargetPath, failure: Failure, request: &Request) -> Error {
+        match failure {
+            Failure::Refused(refusal) => explain(refusal, request, &self.directories),
+            failure => failed(operation, target, self.kernels(failure, request)),
         }
     }
 

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bulkhead_protocol::{Condition, Error, MountFlags, Pace, PoolName, QuotaMode};
 use rustix::fs::OFlags;
 
+use super::aside::DeletedNumbers;
 use super::locks::Admitted;
-use super::{Attributes, PoolAt, broken, layout, lock, lock_in_time};
-use crate::bookkeeping::{Deletions, Filesystem, Reserve};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount, walk};
+use super::{Attached, Attributes, Device, PoolAt, broken, layout, lock, lock_in_time};
+use crate::bookkeeping::{Filesystem, Reserve};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, file, mount};
 
 /// How a pool is to be served.
 #[derive(Clone, Debug)]
@@ -31,6 +32,28 @@ pub struct PoolConfig {
     pub filesystems: usize,
     /// The most extents that a volume may have when it is copied.
     pub extents: u64,
+}
+
+/// How many volumes with filesystems of their own a pool may have unless a number is given: each that is mounted takes
+/// memory of the kernel, and threads.
+pub const FILESYSTEMS: usize = 300;
+/// How many extents a volume may have when it is copied unless a number is given: the kernel takes 20 to 30 microseconds for
+/// each, during which nobody can write to the volume.
+const EXTENTS: u64 = 200_000;
+
+impl PoolConfig {
+    /// One without options.
+    pub fn new(name: PoolName, directory: PathBuf) -> Self {
+        Self {
+            name,
+            directory,
+            quota: QuotaMode::Enforced,
+            overcommit_permille: 1000,
+            reserve: Reserve::NONE,
+            filesystems: 0,
+            extents: EXTENTS,
+        }
+    }
 }
 
 /// A configured pool.
@@ -55,8 +78,8 @@ pub struct Served {
     pub place: Place,
     /// The flags that every mount of its volumes inherits from the pool's own mount.
     pub inherited: MountFlags,
-    /// Its deleted volumes, until nothing is left of them.
-    pub deletions: Deletions,
+    /// The numbers in the names of its deleted volumes.
+    pub deleted_numbers: DeletedNumbers,
     /// What is recorded on its files.
     pub attributes: Attributes,
     /// The marker, locked: no other helper can serve the pool at the same time.
@@ -86,13 +109,16 @@ pub struct Place {
     pub copy: Option<NonZeroU64>,
 }
 
-/// An entry that was deleted: the name that it has now, and whether a power cut can bring it back.
+/// A loop device whose number is noted, beside what [`Attached`] says: a node of it may be handed out. Only
+/// [`Served::lend`] makes one.
 #[derive(Debug)]
-pub struct Aside {
-    /// Its name.
-    pub name: String,
-    /// Whether it is on disk.
-    pub synced: SysResult<()>,
+pub struct Lent(Device);
+
+impl Lent {
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.0
+    }
 }
 
 impl Pool {
@@ -146,10 +172,10 @@ impl Served {
         (filesystem, attributes): (Arc<Filesystem>, Attributes),
         place: Place,
         inherited: MountFlags,
-        deletions: Deletions,
     ) -> Self {
-        let (unsynced, syncs, numbers) = (Mutex::default(), AtomicU64::default(), Mutex::default());
-        Self { directory, filesystem, place, inherited, deletions, attributes, marker, unsynced, syncs, numbers }
+        let (deleted_numbers, unsynced) = (DeletedNumbers::default(), Mutex::default());
+        let (syncs, numbers) = (AtomicU64::default(), Mutex::default());
+        Self { directory, filesystem, place, inherited, deleted_numbers, attributes, marker, unsynced, syncs, numbers }
     }
 
     /// Returns how many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has
@@ -158,8 +184,17 @@ impl Served {
         layout::recorded_numbers(&self.attributes)
     }
 
-    /// Records that so many numbers of loop devices have been used, before anybody gets a node with one of them: the
-    /// next helper continues after them.
+    /// Records that so many numbers of loop devices have been used, that of this device among them: the next helper
+    /// continues after them. Only then is the device of any use.
+    ///
+    /// # Errors
+    /// As [`Self::record_numbers`].
+    pub fn lend(&self, attached: &Attached, used: u64) -> SysResult<Lent> {
+        self.record_numbers(used)?;
+        Ok(Lent(attached.device()))
+    }
+
+    /// Records that so many numbers of loop devices have been used.
     ///
     /// # Errors
     /// `BUSY` when another thread has been at it for two seconds.
@@ -171,23 +206,6 @@ impl Served {
             *recorded = next;
         }
         Ok(())
-    }
-
-    /// Deletes an entry: renames it or, where that fails, marks it in its place. A name can need a block that a full
-    /// pool does not have. From then on the emptier may find the entry.
-    pub fn put_aside(&self, name: &str) -> SysResult<Aside> {
-        let aside = layout::deleted_name(self.deletions.new_number(), name);
-        match walk::rename_new(&self.directory, name, &self.directory, &aside) {
-            Ok(()) => Ok(Aside { name: aside, synced: self.sync_names() }),
-            Err(error) => {
-                let in_place = || {
-                    let volume = layout::open_volume(&self.directory, name)?;
-                    layout::delete_in_place(&volume)?;
-                    Ok(Aside { name: name.to_owned(), synced: self.noting_failure(self.sync(volume)) })
-                };
-                in_place().map_err(|_: SysError| error)
-            }
-        }
     }
 
     /// Makes changes to a file, and all that were made before, survive a power cut. When the disk has died, fsync(2) of

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use bulkhead_protocol::{Error, ErrorKind, PoolName, PublishName, TargetPath, Text, VolumeId};
+use bulkhead_protocol::{Error, ErrorKind, PoolName, PublishName, Separation, TargetPath, Text, VolumeId};
 
-use super::{Kind, broken, busy, exists, invalid, refused, unsupported};
+use super::{Kind, broken, busy, exists, invalid, refused, unsupported, ways};
 use crate::place::wire::{OnFilesystem, Refusal, Request};
 
 /// The error for a request that is refused. `directories` are the publish directories, as seen on the host.
@@ -50,6 +50,7 @@ pub fn explain(refusal: Refusal, request: &Request, directories: &BTreeMap<Publi
         Refusal::OfNobody => refused(format!("what is mounted at target {path} is of no pool; unmount it by hand")),
         Refusal::NotMounted => invalid(format!("the filesystem of volume {volume} is not mounted; mount it first")),
         Refusal::Replaced => replaced(&volume),
+        Refusal::Apart => ways::refusal(directory, Separation::Moved),
     }
 }
 
@@ -83,13 +84,10 @@ impl<'a> About<'a> {
             Request::Bind(volume, content, target, _) => {
                 Self { volume: Some(volume), kind: Some(content.kind), pool: Some(&content.pool), ..at(target) }
             }
-            Request::Unbind(target, shown, _) => {
-                Self { kind: Some(shown.content.kind), pool: Some(&shown.content.pool), ..at(target) }
-            }
-            Request::Look(target, shown, to_publish) => Self {
+            Request::Unbind(target, kind, ..) => Self { kind: Some(*kind), ..at(target) },
+            Request::Look(target, to_publish) => Self {
                 volume: to_publish.as_ref().map(|(volume, _)| volume),
                 kind: to_publish.as_ref().map(|(_, kind)| *kind),
-                pool: shown.as_ref().map(|shown| &shown.content.pool),
                 ..at(target)
             },
             Request::IsMoved(directory) => Self { directory: Some(directory), ..nothing() },
@@ -129,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_directory_on_the_way_is_named_as_the_host_sees_it() {
-        let request = Request::Look(target("a/b/target"), None, None);
+        let request = Request::Look(target("a/b/target"), None);
         for (depth, directory) in [(0, "/k/work"), (1, "/k/work/a"), (2, "/k/work/a/b")] {
             let message = format!(
                 "{directory}, on the way to target work:a/b/target, can be changed by users other than root; run: chown root {directory}; chmod go-w {directory}"
@@ -140,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_sentence_names_what_was_asked_for() {
-        let request = Request::Look(target("a"), None, Some((id("vol-a"), Kind::Block)));
+        let request = Request::Look(target("a"), Some((id("vol-a"), Kind::Block)));
         for (refusal, message) in [
             (Refusal::Shape, "target work:a is not a path at which a block volume may be published"),
             (

@@ -2,16 +2,19 @@
 //! and how many volumes and targets there are are sums over the rows, kept by the one function that changes a row. Volumes that
 //! are not served have no row: what they take up is part of the sums from the start.
 
+mod found;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, TargetPath, VolumeId};
 
-use super::{Device, Kind, Pool, Record, lock};
-use crate::bookkeeping::{Progress, Share};
-use crate::place::wire::Proof;
+pub use self::found::FoundVolumes;
+use super::layout::creating_name;
+use super::{Aside, Device, Kind, Pool, Record, lock};
+use crate::bookkeeping::{Emptied, Progress, Released, Share};
+use crate::place::wire::{Content, Proof};
 use crate::sys::Errno;
 use crate::sys::file::FileId;
 use crate::sys::quota::ProjectId;
@@ -88,8 +91,9 @@ pub struct Deleted {
     pub call: CallId,
 }
 
-/// All volumes of all pools.
-#[derive(Debug, Default)]
+/// All volumes of all pools. The row of a volume is changed through [`super::Held`] only; while a start looks for them, there
+/// are [`FoundVolumes`] instead.
+#[derive(Debug)]
 pub struct Volumes(Mutex<Table>);
 
 #[derive(Debug, Default)]
@@ -130,6 +134,12 @@ impl Volume {
     /// Its kind.
     pub fn kind(&self) -> Kind {
         self.record.spec.kind.into()
+    }
+
+    /// What is bound of it.
+    pub fn content(&self) -> Content {
+        let device = self.device.map(Device::number);
+        Content { pool: self.pool.config.name.clone(), kind: self.kind(), id: self.content, device }
     }
 
     /// Returns what is mounted at a target, if it is published there.
@@ -202,6 +212,24 @@ impl Table {
         }
     }
 
+    fn add(&mut self, id: VolumeId, volume: Volume) -> bool {
+        let is_new = self.volume(&id).is_none();
+        if is_new {
+            self.set(Key::Volume(id), Some(Row::Live(Arc::new(volume))));
+        }
+        is_new
+    }
+
+    fn delete(&mut self, id: &VolumeId, name: &str, call: CallId) {
+        let key = Key::Volume(id.clone());
+        if let Some(row) = self.rows.get(&key).cloned() {
+            let (pool, share) = (Arc::clone(row.pool()), row.share());
+            self.set(key, None);
+            let deleted = Deleted { pool, share, progress: Progress::default(), call };
+            self.set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
+        }
+    }
+
     fn sums(&mut self, pool: &Pool) -> &mut Sums {
         self.sums.entry(pool.filesystem()).or_default()
     }
@@ -232,7 +260,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Those of `check`.
-    pub fn begin(
+    pub(super) fn begin(
         &self,
         id: &VolumeId,
         pool: &Arc<Pool>,
@@ -246,7 +274,7 @@ impl Volumes {
     }
 
     /// Takes a project for a volume that is being made, unless another has it.
-    pub fn claim(&self, id: &VolumeId, project: ProjectId) -> bool {
+    pub(super) fn claim(&self, id: &VolumeId, project: ProjectId) -> bool {
         let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
         let Some(Row::Making(pool, share)) = table.rows.get(&key).cloned() else { return false };
         if table.has(&pool, project) {
@@ -261,7 +289,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Those of `check`.
-    pub fn promise(
+    pub(super) fn promise(
         &self,
         id: &VolumeId,
         bytes: u64,
@@ -275,30 +303,20 @@ impl Volumes {
     }
 
     /// Forgets a volume of which nothing was made.
-    pub fn give_up(&self, id: &VolumeId) {
+    pub(super) fn give_up(&self, id: &VolumeId) {
         lock(&self.0).set(Key::Volume(id.clone()), None);
     }
 
     /// Adds a volume that is there; `false` if there already is one with that id.
-    pub fn add(&self, id: VolumeId, volume: Volume) -> bool {
-        let mut table = lock(&self.0);
-        let is_new = table.volume(&id).is_none();
-        if is_new {
-            table.set(Key::Volume(id), Some(Row::Live(Arc::new(volume))));
-        }
-        is_new
-    }
-
-    /// Promises a share to a volume that is there and is not served, for as long as the process lives.
-    pub fn set_aside(&self, pool: &Pool, share: Share) {
-        lock(&self.0).sums(pool).add(share);
+    pub(super) fn add(&self, id: VolumeId, volume: Volume) -> bool {
+        lock(&self.0).add(id, volume)
     }
 
     /// Changes a volume if `check` agrees, given what is promised so far, and returns it as it is now.
     ///
     /// # Errors
     /// Those of `check`.
-    pub fn change(
+    pub(super) fn change(
         &self,
         id: &VolumeId,
         check: impl FnOnce(u64) -> Result<(), Error>,
@@ -312,38 +330,35 @@ impl Volumes {
         Ok(Some(volume))
     }
 
-    /// Records that a volume, or what was made of one, now has a name under which it is emptied, and for which call.
-    pub fn delete(&self, id: &VolumeId, name: &str, call: CallId) {
-        let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
-        if let Some(row) = table.rows.get(&key).cloned() {
-            let (pool, share) = (Arc::clone(row.pool()), row.share());
-            table.set(key, None);
-            let deleted = Deleted { pool, share, progress: Progress::default(), call };
-            table.set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
+    /// Records that a volume, or what was made of one, was put aside to be emptied, and for which call.
+    pub(super) fn delete(&self, id: &VolumeId, aside: &Aside, call: CallId) {
+        lock(&self.0).delete(id, aside.name(), call);
+    }
+
+    /// Records that what was made of a volume, of which there is no more than that, is left under the name that it had then.
+    pub(super) fn leave_unfinished(&self, id: &VolumeId) {
+        let mut table = lock(&self.0);
+        if let Some(Row::Making(..)) = table.rows.get(&Key::Volume(id.clone())) {
+            table.delete(id, &creating_name(id), CallId::default());
         }
     }
 
-    /// Records that a deleted volume of a pool has another name now.
-    pub fn rename_deleted(&self, pool: &Pool, name: &str, new: &str) {
+    /// Records that a deleted volume of a pool, which had this name, was put aside.
+    pub(super) fn rename_deleted(&self, pool: &Pool, name: &str, aside: &Aside) {
         let (mut table, key) = (lock(&self.0), Key::deleted(&pool.config.name, name));
         if let Some(row) = table.rows.get(&key).cloned() {
             table.set(key, None);
-            table.set(Key::deleted(&pool.config.name, new), Some(row));
+            table.set(Key::deleted(&pool.config.name, aside.name()), Some(row));
         }
-    }
-
-    /// Adds a deleted volume that was found at start.
-    pub fn add_deleted(&self, name: &str, deleted: Deleted) {
-        lock(&self.0).set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
     }
 
     /// Adds what a helper that was killed has left of a volume: limits of its project, to which nothing is charged.
     /// Unless a volume has that project.
-    pub fn add_remains(&self, pool: &Arc<Pool>, project: ProjectId) {
+    pub fn add_remains(&self, pool: &Arc<Pool>, project: ProjectId, emptied: Emptied) {
         let mut table = lock(&self.0);
         if !table.has(pool, project) {
-            let (share, now) = (Share { project: Some(project), ..Share::default() }, Instant::now());
-            let (pool, progress, call) = (Arc::clone(pool), Progress::Emptied(now, now), CallId::default());
+            let share = Share { project: Some(project), ..Share::default() };
+            let (pool, progress, call) = (Arc::clone(pool), Progress::Emptied(emptied), CallId::default());
             let key = Key::deleted(&pool.config.name, &format!("project {}", project.0));
             table.set(key, Some(Row::Deleted(Box::new(Deleted { pool, share, progress, call }))));
         }
@@ -354,14 +369,16 @@ impl Volumes {
         lock(&self.0).rows.contains_key(&Key::deleted(&pool.config.name, name))
     }
 
-    /// Records how far the end of a deleted volume has progressed; `None` if nothing is left of it.
-    pub fn progress(&self, pool: &PoolName, name: &str, progress: Option<Progress>) {
-        let (mut table, key) = (lock(&self.0), Key::deleted(pool, name));
-        match (table.rows.get_mut(&key), progress) {
-            (Some(Row::Deleted(deleted)), Some(progress)) => deleted.progress = progress,
-            (_, None) => table.set(key, None),
-            _ => {}
+    /// Records how far the end of a deleted volume has progressed.
+    pub fn progress(&self, pool: &PoolName, name: &str, progress: Progress) {
+        if let Some(Row::Deleted(deleted)) = lock(&self.0).rows.get_mut(&Key::deleted(pool, name)) {
+            deleted.progress = progress;
         }
+    }
+
+    /// Forgets a deleted volume that was released: from now on its project may be another's.
+    pub fn forget(&self, pool: &PoolName, released: &Released) {
+        lock(&self.0).set(Key::deleted(pool, released.name()), None);
     }
 
     /// The deleted volumes of a pool, each as `show` presents it.

@@ -1,5 +1,6 @@
 //! Whether the publish directories are still joined to the host: what its mount table shows of the ways to them.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -100,11 +101,11 @@ impl Look {
 /// The error for what the placer has not done in a publish directory, given what the host's table says of that: it knows
 /// besides whether the directory was moved.
 pub fn apart(joined: Result<(), Error>, name: &PublishName) -> Error {
-    joined.err().unwrap_or_else(|| refusal(&(name.clone(), Separation::Moved)))
+    joined.err().unwrap_or_else(|| refusal(name, Separation::Moved))
 }
 
 /// The error for a publish directory that is apart from the host's.
-pub fn refusal((directory, cause): &Apart) -> Error {
+pub fn refusal(directory: impl Display, cause: Separation) -> Error {
     let (what, remedy) = match cause {
         Separation::Unmounted => ("the mount that it was on is gone", "mount it again, shared"),
         Separation::NotShared => ("its mount is not shared any more", "run mount --make-shared on its mount"),

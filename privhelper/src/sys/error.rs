@@ -49,26 +49,58 @@ impl fmt::Display for Error {
 }
 
 /// Returns whether a call failed with this error.
-pub fn failed_with<T>(result: &Result<T, Error>, errno: Errno) -> bool {
+pub fn failed_with<T>(result: &Result<T>, errno: Errno) -> bool {
     matches!(result, Err(error) if error.errno == errno)
+}
+
+/// The result of a call for which it is no error to fail with this one.
+pub fn unless(errno: Errno, result: Result<()>) -> Result<()> {
+    if failed_with(&result, errno) { Ok(()) } else { result }
 }
 
 /// Adds to an error which call has failed.
 pub trait Called<T>: Sized {
     /// It was given descriptors and numbers only, or a name that the caller has given.
-    fn by(self, call: &'static str) -> Result<T, Error>;
+    fn by(self, call: &'static str) -> Result<T>;
     /// It was given this name or value as well.
-    fn by_with(self, call: &str, argument: impl fmt::Debug) -> Result<T, Error>;
+    fn by_with(self, call: &str, argument: impl fmt::Debug) -> Result<T>;
 }
 
-impl<T> Called<T> for Result<T, Errno> {
-    fn by(self, call: &'static str) -> Result<T, Error> {
+impl<T> Called<T> for std::result::Result<T, Errno> {
+    fn by(self, call: &'static str) -> Result<T> {
         self.map_err(|errno| Error { errno, call: Cow::Borrowed(call) })
     }
 
-    fn by_with(self, call: &str, argument: impl fmt::Debug) -> Result<T, Error> {
+    fn by_with(self, call: &str, argument: impl fmt::Debug) -> Result<T> {
         self.map_err(|errno| Error { errno, call: Cow::Owned(format!("{call}({argument:?})")) })
     }
+}
+
+/// What a system call returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The result of a raw system call or ioctl that reports failure as -1 and errno.
+pub(super) fn checked(returned: impl Into<i64>, call: &'static str) -> Result<()> {
+    value(returned, call).map(drop)
+}
+
+/// The value that a raw system call returned.
+pub(super) fn value(returned: impl Into<i64>, call: &'static str) -> Result<i64> {
+    match returned.into() {
+        value if value >= 0 => Ok(value),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)).by(call),
+    }
+}
+
+/// Retries a call that fails with `passing`, for up to two seconds.
+pub fn with_patience<T>(passing: Errno, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..100 {
+        match call() {
+            Err(error) if error.errno == passing => std::thread::sleep(std::time::Duration::from_millis(20)),
+            result => return result,
+        }
+    }
+    call()
 }
 
 #[cfg(test)]

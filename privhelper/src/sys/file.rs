@@ -4,7 +4,7 @@
 //! component is handled by *at() calls on the parent, and nothing is resolved twice.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::libc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
@@ -58,14 +58,6 @@ pub fn is_open_to_others(status: &Status) -> bool {
     status.uid != 0 || status.mode & 0o022 != 0
 }
 
-/// Opens the directory `path` below `root` for path resolution, without leaving the mount of `root`. An empty path
-/// means `root` itself.
-pub fn open_below(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
-    let path = if path.is_empty() { "." } else { path };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat2(root, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV).by_with("openat2", path)
-}
-
 /// Opens the entry `name` of `parent` for inspection: what is mounted on it, if anything, but never what a link points
 /// to.
 pub fn open_entry(parent: impl AsFd, name: &str) -> Result<OwnedFd> {
@@ -73,11 +65,13 @@ pub fn open_entry(parent: impl AsFd, name: &str) -> Result<OwnedFd> {
     rustix::fs::openat2(parent, name, flags, Mode::empty(), BENEATH).by_with("openat2", name)
 }
 
-/// Opens the file or directory `path` below `parent`, staying on its mount. Does not block on a fifo.
+/// Opens the file or directory `path` below `parent`, staying on its mount: `LOOP` if that is a link, or leads over one. Does
+/// not block on a fifo.
 pub fn open(parent: impl AsFd, path: impl Name, flags: OFlags) -> Result<OwnedFd> {
-    // With O_PATH, openat2(2) refuses flags that apply to an open file.
-    let careful = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK | OFlags::NOCTTY };
-    let flags = flags | careful | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // With O_PATH, openat2(2) refuses flags that apply to an open file, and O_NOFOLLOW would open a link itself.
+    let of_files = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+    let careful = if flags.contains(OFlags::PATH) { OFlags::empty() } else { of_files };
+    let flags = flags | careful | OFlags::CLOEXEC;
     rustix::fs::openat2(parent, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV).by_with("openat2", path)
 }
 
@@ -155,6 +149,5 @@ pub type Request = libc::Ioctl;
 
 /// The number of a borrowed descriptor, for a call that does not keep it.
 pub(super) fn raw_fd(file: &impl AsFd) -> i32 {
-    use std::os::fd::AsRawFd;
     file.as_fd().as_raw_fd()
 }

@@ -1,12 +1,12 @@
 //! Loop devices (loop(4)). They are reached through nodes in the helper's own tmpfs and found by the file that backs
 //! them.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use linux_raw_sys::ioctl::BLKROSET;
 use linux_raw_sys::loop_device as raw;
 use nix::libc;
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, Mode, SeekFrom};
 
 use super::file::{FileId, Request, raw_fd};
 use super::{Called, Result, checked};
@@ -14,16 +14,11 @@ use super::{Called, Result, checked};
 /// Block major number of loop devices (devices.txt).
 pub const MAJOR: u32 = 7;
 
-/// Makes the node of loop device `number` in `directory`.
+/// Makes the node of loop device `number` in `directory`. Opening a node whose device does not exist creates the device.
 pub fn make_node(directory: BorrowedFd<'_>, name: &str, number: u32) -> Result<()> {
     let mode = Mode::RUSR | Mode::WUSR;
     let device = rustix::fs::makedev(MAJOR, number);
     rustix::fs::mknodat(directory, name, FileType::BlockDevice, mode, device).by("mknodat")
-}
-
-/// Opens a node made by [`make_node`]. Opening a node whose device does not exist would create the device.
-pub fn open_node(directory: BorrowedFd<'_>, name: &str, access: OFlags) -> Result<OwnedFd> {
-    super::file::open(directory, name, access)
 }
 
 /// The numbers of the devices that helpers make: far above those that the kernel chooses when other programs ask for a

@@ -17,38 +17,13 @@ pub mod packet;
 pub mod process;
 pub mod quota;
 pub mod quotastate;
+pub mod random;
 pub mod socket;
 pub mod thread;
 pub mod walk;
 pub mod xflags;
 pub mod xfs;
 
-pub use error::{Called, Error, failed_with};
+pub use error::{Called, Error, Result, failed_with, unless, with_patience};
+use error::{checked, value};
 pub use rustix::io::Errno;
-
-/// What a system call returns.
-pub type Result<T> = std::result::Result<T, Error>;
-
-/// The result of a raw system call or ioctl that reports failure as -1 and errno.
-fn checked(returned: impl Into<i64>, call: &'static str) -> Result<()> {
-    value(returned, call).map(drop)
-}
-
-/// The value that a raw system call returned.
-fn value(returned: impl Into<i64>, call: &'static str) -> Result<i64> {
-    match returned.into() {
-        value if value >= 0 => Ok(value),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)).by(call),
-    }
-}
-
-/// Retries a call that fails with `passing`, for up to two seconds.
-pub fn with_patience<T>(passing: Errno, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-    for _ in 0..100 {
-        match call() {
-            Err(error) if error.errno == passing => std::thread::sleep(std::time::Duration::from_millis(20)),
-            result => return result,
-        }
-    }
-    call()
-}

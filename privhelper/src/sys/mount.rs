@@ -1,7 +1,6 @@
 //! The mount interface of Linux 5.2 and later: a mount is complete before it is visible.
 
-use std::ffi::CStr;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::mem::offset_of;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +11,7 @@ use linux_raw_sys::general::{__NR_statmount, STATMOUNT_MNT_ROOT, STATX_MNT_ID_UN
 use nix::libc;
 use rustix::fs::{AtFlags, StatxFlags};
 pub use rustix::mount::MountAttrFlags;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_set_string, fsopen};
 
 use super::file::raw_fd;
 use super::{Called, Errno, Error, Result, checked};
@@ -24,9 +23,25 @@ pub const CLONE_ONE: OpenTreeFlags =
 pub const BY_DESCRIPTORS: MoveMountFlags =
     MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
 
-/// A detached copy of the mount at the open directory or file.
-pub fn clone_of(source: impl AsFd) -> Result<OwnedFd> {
-    rustix::mount::open_tree(source, "", CLONE_ONE).by("open_tree")
+/// A mount that has its flags and is attached to nothing yet: no other can be attached. Only what makes mounts, or checks the
+/// flags of one that another process has made, can make a value of it: the files beside this one.
+#[derive(Debug)]
+pub struct Flagged(pub(super) OwnedFd);
+
+/// What is to become a mount of a filesystem with these options (fsopen(2)). Nothing has been read of it yet.
+pub fn configure(filesystem: &str, options: &[(&str, &str)]) -> Result<OwnedFd> {
+    let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
+    for (option, value) in options {
+        fsconfig_set_string(context.as_fd(), *option, *value).by_with("fsconfig", option)?;
+    }
+    Ok(context)
+}
+
+/// A copy of the mount at the open directory or file, with these flags.
+pub fn clone_of(source: impl AsFd, flags: MountAttrFlags) -> Result<Flagged> {
+    let clone = rustix::mount::open_tree(source, "", CLONE_ONE).by("open_tree")?;
+    set_flags(&clone, flags)?;
+    Ok(Flagged(clone))
 }
 
 /// Sets what a mount that is held open refuses. Access times are kept as `flags` say, whatever applied before.
@@ -50,9 +65,12 @@ pub(super) fn mount_setattr(
     checked(returned, "mount_setattr")
 }
 
-/// Attaches a detached mount to the open directory or file.
-pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
-    rustix::mount::move_mount(mount, "", target, "", BY_DESCRIPTORS).by("move_mount")
+/// Attaches a mount to the open directory or file, and returns its [`unique_id`], which was asked for before.
+#[expect(clippy::disallowed_methods, reason = "a flagged mount only, by descriptors only")]
+pub fn attach(mount: &Flagged, target: impl AsFd) -> Result<Option<NonZeroU64>> {
+    let unique = unique_id(&mount.0, "")?;
+    rustix::mount::move_mount(&mount.0, "", target, "", BY_DESCRIPTORS).by("move_mount")?;
+    Ok(unique)
 }
 
 /// The id of the mount at the entry `name` of `parent` (an empty name means `parent` itself), which is never reused for

@@ -1,20 +1,24 @@
 //! Mount namespaces: what is made, hidden and left when one is entered.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
-};
+use rustix::mount::{FsMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsmount};
 
 use super::file::raw_fd;
-use super::mount::{CLONE_ONE, MountAttrFlags, change_directory, mount_setattr};
+use super::mount::{CLONE_ONE, Flagged, MountAttrFlags, change_directory, configure, mount_setattr};
 use super::{Called, Result};
 
-/// A detached copy of the mount at the open directory and of all mounts below it; they stay peers of the originals.
-pub fn clone_of_tree(source: impl AsFd) -> Result<OwnedFd> {
-    rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE).by("open_tree")
+impl AsFd for Flagged {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A copy of the mount at the open directory and of all mounts below it; they stay peers of the originals, and have their
+/// flags.
+pub fn clone_of_tree(source: impl AsFd) -> Result<Flagged> {
+    rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE).map(Flagged).by("open_tree")
 }
 
 /// Isolates a mount that is held open from what happens to its peers.
@@ -29,22 +33,14 @@ pub fn make_all_private() -> Result<()> {
 
 /// A detached, empty tmpfs with limits on its size and its inodes, and the mode of its root. Device nodes work in it.
 /// The mount table shows `source` as what it was mounted from.
-pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<OwnedFd> {
+pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<Flagged> {
     let options = [("source", source), ("size", size), ("nr_inodes", inodes), ("mode", mode)];
-    let options = options.map(|(option, value)| (option, Some(value)));
-    make("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC)
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    create(&configure("tmpfs", &options)?, flags).map(Flagged)
 }
 
-/// A detached mount of a filesystem with these options, some of which have values.
-pub(super) fn make(filesystem: &str, options: &[(&str, Option<&str>)], flags: MountAttrFlags) -> Result<OwnedFd> {
-    let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
-    for (option, value) in options {
-        let set = match value {
-            Some(value) => fsconfig_set_string(context.as_fd(), *option, *value),
-            None => fsconfig_set_flag(context.as_fd(), *option),
-        };
-        set.by_with("fsconfig", option)?;
-    }
+/// A detached mount of what was configured. The name of a device is looked up only now.
+pub fn create(context: &OwnedFd, flags: MountAttrFlags) -> Result<OwnedFd> {
     fsconfig_create(context.as_fd()).by("FSCONFIG_CMD_CREATE")?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).by("fsmount")
 }

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+pub use rustix::net::sockopt::Timeout;
+use rustix::net::sockopt::set_socket_timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -37,14 +38,9 @@ pub fn first_hung_up(connections: &[BorrowedFd<'_>]) -> Result<Option<usize>> {
     Ok(polled.iter().position(|one| !one.revents().is_empty()))
 }
 
-/// Sets how long a receive waits; `None` means forever.
-pub fn set_receive_timeout(socket: impl AsFd, limit: Option<Duration>) -> Result<()> {
-    set_socket_timeout(socket, Timeout::Recv, limit).by("SO_RCVTIMEO")
-}
-
-/// Sets how long a send waits.
-pub fn set_send_timeout(socket: impl AsFd, limit: Duration) -> Result<()> {
-    set_socket_timeout(socket, Timeout::Send, Some(limit)).by("SO_SNDTIMEO")
+/// Sets how long a receive or a send waits; `None` means forever.
+pub fn set_timeout(socket: impl AsFd, of: Timeout, limit: Option<Duration>) -> Result<()> {
+    set_socket_timeout(socket, of, limit).by("SO_RCVTIMEO or SO_SNDTIMEO")
 }
 
 /// Receives one packet. It leaves no room for descriptors: the kernel closes any that come uninvited.

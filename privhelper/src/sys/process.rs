@@ -41,25 +41,6 @@ pub fn leave_children() -> Result<()> {
     ignored.map(drop).map_err(|errno| Errno::from_raw_os_error(errno as i32)).by("sigaction")
 }
 
-/// Makes the process another user's, in no group but one with the same number, and without any group besides. It keeps the
-/// capabilities that are permitted, and they stay effective. It does not die with its parent any more, which may not signal
-/// it: it has to end by itself when their connection is closed.
-pub fn become_user(user: u32) -> Result<()> {
-    use rustix::process::{Gid, Uid};
-    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    rustix::thread::set_keep_capabilities(true).by("PR_SET_KEEPCAPS")?;
-    rustix::thread::set_thread_groups(&[]).by("setgroups")?;
-    rustix::thread::set_thread_res_gid(gid, gid, gid).by("setresgid")?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid).by("setresuid")
-}
-
-/// A random number.
-pub fn random() -> Result<u32> {
-    let mut bytes = [0; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).by("getrandom")?;
-    Ok(u32::from_ne_bytes(bytes))
-}
-
 /// Raises the limit on open descriptors as far as that is allowed, to at least `number`; `PERM` when the service manager does not allow that many.
 pub fn allow_descriptors(number: u64) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);

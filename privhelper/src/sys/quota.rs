@@ -89,8 +89,10 @@ struct XfsBlock {
 /// Returns what a project uses and may use; one that the filesystem does not know uses nothing.
 pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<ProjectQuota> {
     let found = match look {
-        Look::Waiting => find(filesystem, GET, project, |block: &Block| (block.id, quota_of(block))),
-        Look::AtOnce => find(filesystem, XFS_GET, project, |block: &XfsBlock| (block.id, quota_of_xfs(block))),
+        Look::Waiting => find(filesystem, GET, project, |block: &Block| (ProjectId(block.id), quota_of(block))),
+        Look::AtOnce => {
+            find(filesystem, XFS_GET, project, |block: &XfsBlock| (ProjectId(block.id), quota_of_xfs(block)))
+        }
     };
     Ok(found?.map(|(_, quota)| quota).unwrap_or_default())
 }
@@ -99,8 +101,10 @@ pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<Proj
 /// file has: the caller must know that one is not far.
 pub fn get_next(filesystem: impl AsFd, look: Look, from: ProjectId) -> Result<Option<(ProjectId, ProjectQuota)>> {
     match look {
-        Look::Waiting => find(filesystem, GET_NEXT, from, |block: &Block| (block.id, quota_of(block))),
-        Look::AtOnce => find(filesystem, XFS_GET_NEXT, from, |block: &XfsBlock| (block.id, quota_of_xfs(block))),
+        Look::Waiting => find(filesystem, GET_NEXT, from, |block: &Block| (ProjectId(block.id), quota_of(block))),
+        Look::AtOnce => {
+            find(filesystem, XFS_GET_NEXT, from, |block: &XfsBlock| (ProjectId(block.id), quota_of_xfs(block)))
+        }
     }
 }
 
@@ -108,14 +112,11 @@ fn find<T: Default>(
     filesystem: impl AsFd,
     command: u32,
     project: ProjectId,
-    read: impl FnOnce(&T) -> (u32, ProjectQuota),
+    read: impl FnOnce(&T) -> (ProjectId, ProjectQuota),
 ) -> Result<Option<(ProjectId, ProjectQuota)>> {
     let mut block = T::default();
     match call(filesystem, command, project.0, &mut block) {
-        Ok(()) => {
-            let (id, quota) = read(&block);
-            Ok(Some((ProjectId(id), quota)))
-        }
+        Ok(()) => Ok(Some(read(&block))),
         Err(Error { errno: Errno::NOENT | Errno::SRCH, .. }) => Ok(None),
         Err(error) => Err(error),
     }

@@ -50,6 +50,19 @@ pub fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr) -> Result<()>)
     Ok(())
 }
 
+/// Returns whether a directory contains nothing, or only an entry of that name.
+///
+/// # Errors
+/// The kernel's error.
+pub fn is_empty(directory: &OwnedFd, but: &CStr) -> Result<bool> {
+    let mut empty = true;
+    each_entry(directory, |name| {
+        empty &= name == but;
+        Ok(())
+    })?;
+    Ok(empty)
+}
+
 /// Renames an entry, never replacing an existing one.
 pub fn rename_new(from: impl AsFd, old: impl Name, to: impl AsFd, new: &str) -> Result<()> {
     rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE).by_with("renameat2", old)

@@ -1,14 +1,14 @@
 //! XFS in an image: mounting it, growing it, and what such a mount looks like.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use linux_raw_sys::general::XFS_SUPER_MAGIC;
 use nix::libc;
-use rustix::mount::MountAttrFlags;
+use rustix::mount::fsconfig_set_flag;
 
 use super::file::{self, Request, raw_fd};
 use super::loopdevice::MAJOR;
-use super::namespace;
+use super::mount::{self, Flagged, MountAttrFlags};
 use super::{Called, Result, checked};
 
 /// What every mount refuses: setuid programs and device nodes.
@@ -28,8 +28,10 @@ pub const FREEZE: u32 = 0xc004_5877;
 /// See [`FREEZE`].
 pub const THAW: u32 = 0xc004_5878;
 
-/// `XFS_IOC_FSGEOMETRY` (ioctl_xfs_fsgeometry(2), Linux 5.2), and where its flags are in the 64 words that it fills in.
-const GEOMETRY: (u32, usize) = (0x8100_587e, 23);
+/// `XFS_IOC_FSGEOMETRY` (ioctl_xfs_fsgeometry(2), Linux 5.2).
+pub const GEOMETRY: u32 = 0x8100_587e;
+/// Where its flags are in the 64 words that it fills in.
+const GEOMETRY_FLAGS: usize = 23;
 /// `XFS_FSOP_GEOM_FLAGS_REFLINK`: files can share blocks.
 const REFLINK: u32 = 1 << 20;
 
@@ -41,10 +43,12 @@ struct Growth {
     padding: u32,
 }
 
-/// Mounts the filesystem on a device, and attaches the mount to nothing. All filesystems that were made from one
-/// template have one uuid.
-pub fn mount(device: &str) -> Result<OwnedFd> {
-    namespace::make("xfs", &[("source", Some(device)), ("nouuid", None)], FLAGS)
+/// What is to become the mount of the filesystem on a device, with all its options. All filesystems that were made from
+/// one template have one uuid.
+pub fn configure(device: &str) -> Result<OwnedFd> {
+    let context = mount::configure("xfs", &[("source", device)])?;
+    fsconfig_set_flag(context.as_fd(), "nouuid").by_with("fsconfig", "nouuid")?;
+    Ok(context)
 }
 
 /// The loop device of the filesystem with this id, which is the device's number as the kernel keeps it in 32 bits
@@ -54,25 +58,24 @@ pub fn loop_device_of(filesystem: u64) -> Option<u32> {
     (encoded >> 8 & 0xfff == MAJOR).then_some(encoded & 0xff | encoded >> 12 & 0xf_ff00)
 }
 
-/// Returns whether something that claims to be such a mount, of the filesystem on loop device `number`, is one.
-pub fn is_mount_of(mount: &OwnedFd, number: u32) -> Result<bool> {
-    let status = file::status(mount)?;
-    let found = rustix::fs::fstatfs(mount).by("fstatfs")?;
+/// Returns what claims to be such a mount, of the filesystem on loop device `number`, if it is one.
+pub fn checked_mount(mount: OwnedFd, number: u32) -> Result<Option<Flagged>> {
+    let (status, found) = (file::status(&mount)?, rustix::fs::fstatfs(&mount).by("fstatfs")?);
     let (flags, compared) = SHOWN;
-    Ok(status.mount_root
+    let is_one = status.mount_root
         && status.id.device == (MAJOR, number)
         && u32::try_from(found.f_type) == Ok(XFS_SUPER_MAGIC)
-        && u64::try_from(found.f_flags).is_ok_and(|shown| shown & compared == flags))
+        && u64::try_from(found.f_flags).is_ok_and(|shown| shown & compared == flags);
+    Ok(is_one.then_some(Flagged(mount)))
 }
 
 /// Returns whether files can share blocks on a mounted filesystem, of which a directory is open for reading.
 pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
-    let (request, flags) = GEOMETRY;
     let mut geometry = [0_u32; 64];
     // SAFETY: the kernel writes one `struct xfs_fsop_geom`, of 256 bytes, to `geometry`, which outlives the call.
-    let returned = unsafe { libc::ioctl(raw_fd(directory), request as Request, geometry.as_mut_ptr()) };
+    let returned = unsafe { libc::ioctl(raw_fd(directory), GEOMETRY as Request, geometry.as_mut_ptr()) };
     checked(returned, "XFS_IOC_FSGEOMETRY")?;
-    Ok(geometry.get(flags).is_some_and(|flags| flags & REFLINK != 0))
+    Ok(geometry.get(GEOMETRY_FLAGS).is_some_and(|flags| flags & REFLINK != 0))
 }
 
 /// Makes a mounted filesystem, of which a directory is open for reading, take on a size in bytes. Nothing happens if it

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bulkhead_privhelper::vol_data::{self, VolData};
+use bulkhead_privhelper::vol_data;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -19,7 +19,7 @@ pub fn run(content: &[u8]) {
         let is_each_there_once = values.iter().all(|(_, once)| *once);
         is_each_there_once.then(|| values.each_mut().map(|(value, _)| std::mem::take(value)))
     });
-    let read = read.map(|VolData { driver, volume }| [driver, volume].map(decoded));
+    let read = read.map(|(driver, volume)| [driver, volume].map(decoded));
     assert_eq!(read, expected);
 }
 

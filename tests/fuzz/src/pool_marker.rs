@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use bulkhead_privhelper::start::config::{self, Command};
+use bulkhead_privhelper::start::judge;
 use bulkhead_privhelper::start::marker::{self, HEADER};
 
 /// The pool as which each marker is looked at.
@@ -18,13 +19,13 @@ static CONFIG: LazyLock<config::Config> = LazyLock::new(|| {
 pub fn run(text: &[u8]) {
     let text = String::from_utf8_lossy(text);
     let pool = &CONFIG.pools[0];
-    let Ok(marker) = marker::check(&text, pool) else { return };
+    let Ok(marker) = judge::marker::check(&text, pool) else { return };
     assert_eq!(text.lines().next(), Some(HEADER));
     let name = text.lines().find_map(|line| line.strip_prefix("name "));
     assert!(name.is_none_or(|name| name == "fast"));
-    assert_eq!(marker::uuid(&text), Some(marker.uuid.as_str()));
+    assert_eq!(judge::marker::uuid(&text), Some(marker.uuid.as_str()));
     // Ends of lines may be those of another system, though nobody writes such.
     if !marker.uuid.contains('\r') {
-        assert_eq!(marker::check(&marker::text(&marker, Some(&pool.name)), pool), Ok(marker));
+        assert_eq!(judge::marker::check(&marker::text(&marker, Some(&pool.name)), pool), Ok(marker));
     }
 }

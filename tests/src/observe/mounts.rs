@@ -24,6 +24,8 @@ pub struct Mount {
     pub propagation: Vec<String>,
     /// Type of the filesystem.
     pub filesystem: String,
+    /// Options of the filesystem.
+    pub super_options: Vec<String>,
 }
 
 impl Mount {
@@ -70,10 +72,15 @@ fn parse(line: &[u8]) -> Result<Mount> {
         device: text(2)?,
         root: unescaped(field(3)?),
         point: unescaped(field(4)?),
-        options: text(5)?.split(',').map(str::to_owned).collect(),
+        options: listed(&text(5)?),
         propagation: fields[6..separator].iter().map(|tag| String::from_utf8_lossy(tag).into_owned()).collect(),
         filesystem: text(separator + 1)?,
+        super_options: listed(&text(separator + 3)?),
     })
+}
+
+fn listed(options: &str) -> Vec<String> {
+    options.split(',').map(str::to_owned).collect()
 }
 
 /// Space, tab, newline and backslash are encoded as `\ooo`.

@@ -7,7 +7,7 @@ use fs_err as fs;
 
 use super::Section;
 use crate::policy::files::{Source, audited};
-use crate::policy::lines::{self, Part, grouped};
+use crate::policy::lines::{self, Part, Rule, grouped};
 use crate::policy::{LIST, listed};
 
 /// What there is to read, in order.
@@ -29,9 +29,11 @@ pub fn parts(root: &Path) -> Result<Section> {
 
 /// The rules that only a comment holds.
 pub fn rules(root: &Path) -> Result<Section> {
-    let rows = (1..).zip(lines::rules(root)?).map(|(number, rule): (usize, _)| vec![number.to_string(), rule]);
+    let row = |(number, Rule { rule, reason }): (usize, Rule)| vec![number.to_string(), rule, reason];
+    let rows = (1..).zip(lines::rules(root)?).map(row).collect();
     let note = "All others are types, lints or tests.".to_owned();
-    Ok(Section { title: "Rules that hold by a comment only", note, columns: &["", "rule"], rows: rows.collect() })
+    let columns = &["", "rule", "why it cannot be a type"];
+    Ok(Section { title: "Rules that hold by a comment only", note, columns, rows })
 }
 
 /// What a frontend can ask the keeper for, and what each request carries.

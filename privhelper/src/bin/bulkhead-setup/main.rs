@@ -23,8 +23,9 @@ use std::process::ExitCode;
 
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
+use bulkhead_privhelper::start::privileges::Unprivileged;
 use bulkhead_privhelper::start::refusal::Refusal;
-use bulkhead_privhelper::start::{directory, host, jail, marker, privileges, proof};
+use bulkhead_privhelper::start::{directory, host, jail, judge, marker, patience, privileges, proof};
 use bulkhead_privhelper::{SysError, file, walk};
 use bulkhead_protocol::{PoolName, QuotaMode};
 use caps::{CapSet, Capability};
@@ -74,7 +75,11 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
     match command.as_deref() {
         Some("init-pool") => init_pools(arguments),
         Some("check") => match config::parse(arguments)? {
-            Command::Serve(config) => Ok(check(&config)),
+            Command::Serve(config) => {
+                let doubts = |unprivileged: &Unprivileged| Ok(config.refuse_doubtful(unprivileged)?);
+                patience::judged(config.on_violation, doubts).map_err(|refusal| refusal.to_string())?;
+                Ok(check(&config))
+            }
             Command::Print(text) => print(&text),
         },
         Some("requota") => requota::requota(arguments),
@@ -101,7 +106,7 @@ fn init_pools(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
         match marker::make(&directory, name.as_ref()) {
             Ok(_) => println!("{} is now a pool", shown(&path)),
             Err(SysError { errno: Errno::EXIST, .. }) => {
-                let text = marker::read(&directory).map_err(failed)?;
+                let text = judge::marker::read(&directory).map_err(failed)?;
                 is_called(&String::from_utf8_lossy(&text), name.as_ref())
                     .map_err(|complaint| format!("{} {complaint}", shown(&path)))?;
                 println!("{} is already a pool", shown(&path));
@@ -148,7 +153,7 @@ fn check(config: &Config) -> bool {
         good &= result.is_ok();
     };
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    say("kernel", host::check_kernel(&release));
+    say("kernel", judge::host::check_kernel(&release));
     let mounts_images = config.pools.iter().any(|pool| pool.filesystems > 0);
     say("capabilities", check_capabilities(mounts_images).map_err(Refusal::from));
     if mounts_images {
@@ -163,7 +168,7 @@ fn check(config: &Config) -> bool {
             for pool in &host.pools {
                 let title = format!("pool {} in {}", pool.config.name, shown(&pool.config.directory));
                 say(&title, pool.state.as_ref().map(|_| ()).map_err(Clone::clone));
-                if pool.state.as_ref().is_ok_and(|found| found.inherited.no_exec) {
+                if pool.state.as_ref().is_ok_and(|found| found.fit.inherited.no_exec) {
                     println!("note    pool {}: it is mounted noexec: no program can be run from it", pool.config.name);
                 }
                 let device = pool.state.as_ref().ok().and_then(|found| file::status(&found.directory.descriptor).ok());
@@ -174,7 +179,7 @@ fn check(config: &Config) -> bool {
                 facts.extend(pool.state.as_ref().ok().zip(device).map(|(found, status)| walls::Facts {
                     name: pool.config.name.clone(),
                     device: status.id.device,
-                    shares_blocks: found.shares_blocks,
+                    shares_blocks: found.fit.shares_blocks,
                     has_filesystems: pool.config.filesystems > 0,
                     has_directories: walls::has_directories(&found.directory.descriptor, &pool.volumes),
                     has_limits: pool.config.quota != QuotaMode::None,
@@ -255,7 +260,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("bulkhead-setup-{}", std::process::id()));
         std::fs::create_dir(&path).expect("a directory");
         let again = |name: &str| init_pools([format!("{name}{}", path.to_string_lossy())].into_iter());
-        let marker = || marker::read(&open_to_write(&path).expect("the directory")).expect("a marker");
+        let marker = || judge::marker::read(&open_to_write(&path).expect("the directory")).expect("a marker");
         let first = again("fast=");
         let made = marker();
         let outcomes = [first, again("fast="), again("")];

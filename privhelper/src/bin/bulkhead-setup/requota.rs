@@ -14,7 +14,7 @@ use bulkhead_privhelper::layout::{self, Entry, MARKER, Record};
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::quota::{self, Look, ProjectId, ProjectQuota};
 use bulkhead_privhelper::quotastate::{self, Enforcement};
-use bulkhead_privhelper::start::{host, marker};
+use bulkhead_privhelper::start::{host, judge, marker};
 use bulkhead_privhelper::{Called, SysError, file, limits, walk, xflags};
 use bulkhead_protocol::{VolumeId, VolumeKind};
 use rustix::fs::OFlags;
@@ -69,7 +69,7 @@ impl Pool {
     fn open(options: &Options) -> Result<Self, String> {
         let path = shown(&options.pool).to_string();
         let directory = open_to_write(&options.pool).map_err(|error| format!("cannot open {path}: {error}"))?;
-        let text = marker::read(&directory).map_err(|error| match error.errno {
+        let text = judge::marker::read(&directory).map_err(|error| match error.errno {
             Errno::NOENT => format!("{path} is not a pool: it has no {MARKER}; is its disk mounted?"),
             _ => format!("cannot read {path}/{MARKER}: {error}"),
         })?;

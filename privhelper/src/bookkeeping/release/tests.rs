@@ -1,24 +1,24 @@
 use bulkhead_protocol::{CallId, Text};
 
 use super::*;
-use crate::state::{Deleted, testing};
+use crate::state::{Deleted, FoundVolumes, testing::pool};
 use crate::sys::packet;
 
-fn volumes(names: &[&str]) -> Volumes {
-    let volumes = Volumes::default();
+fn volumes(names: &[&str]) -> Arc<Volumes> {
+    let mut found = FoundVolumes::default();
     for name in names {
-        let (pool, progress, call) = (testing::pool("fast"), Progress::default(), CallId(7));
-        volumes.add_deleted(name, Deleted { pool, share: Share::default(), progress, call });
+        let (pool, progress, call) = (pool("fast"), Progress::default(), CallId(7));
+        found.add_deleted(name, Deleted { pool, share: Share::default(), progress, call });
     }
-    volumes
+    Arc::new(found.all_known())
 }
 
 fn fast() -> PoolName {
     "fast".parse().expect("a name")
 }
 
-fn deletions() -> Deletions {
-    Deletions::new(packet::pair().expect("sockets").0)
+fn emptied(since: Instant, next: Instant) -> Progress {
+    Progress::Emptied(Emptied { since, next })
 }
 
 fn report(outcome: Outcome) -> Report {
@@ -30,7 +30,7 @@ fn a_report_says_how_far_a_deletion_has_progressed() {
     let now = Instant::now();
     for (outcome, expected) in [
         (Outcome::Begun, Progress::Emptying(now)),
-        (Outcome::Emptied, Progress::Emptied(now, now)),
+        (Outcome::Emptied, emptied(now, now)),
         (Outcome::Unfinished, Progress::Waiting),
         (Outcome::Failed(5), Progress::Waiting),
     ] {
@@ -41,14 +41,14 @@ fn a_report_says_how_far_a_deletion_has_progressed() {
 #[test]
 fn a_project_that_stays_charged_is_looked_at_less_and_less_often() {
     let (volumes, start) = (volumes(&["a"]), Instant::now());
-    volumes.progress(&fast(), "a", Some(Progress::Emptied(start, start)));
+    volumes.progress(&fast(), "a", emptied(start, start));
     let mut looks = Vec::new();
     for tenths in 0..=1200 {
         let now = start + Duration::from_millis(100) * tenths;
         assert!(!wait(&volumes, &fast(), now).is_zero());
-        for (name, _, since) in due(&volumes, &fast(), now) {
+        for (name, _, emptied) in due(&volumes, &fast(), now) {
             looks.push(tenths);
-            volumes.progress(&fast(), &name, Some(again(since, now)));
+            volumes.progress(&fast(), &name, Progress::Emptied(emptied.again(now)));
         }
         assert!(due(&volumes, &fast(), now).is_empty());
     }
@@ -58,14 +58,14 @@ fn a_project_that_stays_charged_is_looked_at_less_and_less_often() {
 #[test]
 fn only_what_is_emptied_is_due() {
     let (volumes, now) = (volumes(&["a", "b", "c"]), Instant::now());
-    volumes.progress(&fast(), "b", Some(Progress::Emptied(now, now)));
-    volumes.progress(&fast(), "c", Some(Progress::Emptying(now)));
+    volumes.progress(&fast(), "b", emptied(now, now));
+    volumes.progress(&fast(), "c", Progress::Emptying(now));
     let names: Vec<_> = due(&volumes, &fast(), now).into_iter().map(|(name, ..)| name).collect();
     assert_eq!(names, ["b"]);
     assert_eq!(wait(&volumes, &fast(), now), Duration::from_millis(1));
-    volumes.progress(&fast(), "b", None);
+    volumes.forget(&fast(), &testing::released("b"));
     assert_eq!(wait(&volumes, &fast(), now), REPORT_INTERVAL);
-    volumes.progress(&fast(), "unknown", Some(Progress::Emptied(now, now)));
+    volumes.progress(&fast(), "unknown", emptied(now, now));
     assert!(due(&volumes, &fast(), now).is_empty(), "a report about nothing changes nothing");
 }
 
@@ -80,7 +80,7 @@ fn a_volume_whose_report_was_missed_is_found_to_be_gone() {
 #[test]
 fn waking_never_waits() {
     let (line, _emptier) = packet::pair().expect("sockets");
-    let deletions = Deletions::new(line);
+    let deletions = Deletions::new(line, volumes(&[]));
     for _ in 0..10_000 {
         deletions.wake(false);
     }
@@ -94,11 +94,12 @@ fn waking_never_waits() {
 #[test]
 fn what_the_emptier_reports_is_recorded_for_as_long_as_it_lives() {
     let (line, emptier) = packet::pair().expect("sockets");
-    let (deletions, volumes) = (Deletions::new(line), volumes(&["a", ".deleted.1.a"]));
+    let volumes = volumes(&["a", ".deleted.1.a"]);
+    let deletions = Deletions::new(line, Arc::clone(&volumes));
     let packet = bulkhead_protocol::encode(&report(Outcome::Emptied)).expect("a packet");
     packet::send(&emptier, &packet, None).expect("there is room");
     drop(emptier);
-    let error = deletions.finish(&testing::pool("fast"), &volumes).expect_err("the emptier is gone");
+    let error = deletions.finish(&pool("fast")).expect_err("the emptier is gone");
     assert!(error.message.as_str().contains("receive a report from the emptier"), "{error}");
     assert_eq!(volumes.deleted(&fast(), |name, _| Some(name.to_owned())), ["a"], "nothing is charged to a project");
     assert_eq!(deletions.releasing_since(), None);
@@ -109,32 +110,24 @@ fn what_stays_charged_is_reported_after_a_while() {
     let ago = |ago| Instant::now().checked_sub(ago).expect("a moment");
     let number = |progress| {
         let volumes = volumes(&["a"]);
-        volumes.progress(&fast(), "a", Some(progress));
+        volumes.progress(&fast(), "a", progress);
         charged(&volumes, &fast()).len()
     };
-    assert_eq!(number(Progress::Emptied(ago(CHARGED_LIMIT), Instant::now())), 1);
-    assert_eq!(number(Progress::Emptied(ago(CHARGED_LIMIT / 2), Instant::now())), 0);
+    assert_eq!(number(emptied(ago(CHARGED_LIMIT), Instant::now())), 1);
+    assert_eq!(number(emptied(ago(CHARGED_LIMIT / 2), Instant::now())), 0);
     assert_eq!(number(Progress::Emptying(ago(CHARGED_LIMIT))), 0);
-}
-
-#[test]
-fn no_number_is_used_that_was_found_at_start() {
-    let deletions = deletions();
-    for found in [7, 0, 3] {
-        deletions.found_number(found);
-    }
-    assert_eq!([deletions.new_number(), deletions.new_number()], [8, 9]);
 }
 
 #[test]
 fn a_filesystem_that_does_not_answer_is_reported_after_a_while() {
     let ago = |ago| Instant::now().checked_sub(ago).expect("a moment");
     let stuck = |progress, releasing| {
-        let (volumes, deletions) = (volumes(&["a"]), deletions());
-        volumes.progress(&fast(), "a", Some(progress));
+        let volumes = volumes(&["a"]);
+        let deletions = Deletions::new(packet::pair().expect("sockets").0, Arc::clone(&volumes));
+        volumes.progress(&fast(), "a", progress);
         *lock(&deletions.releasing) = releasing;
         assert_eq!(deletions.releasing_since(), releasing);
-        deletions.stuck(&volumes, &fast()).is_some()
+        deletions.stuck(&fast()).is_some()
     };
     assert!(!stuck(Progress::Waiting, None));
     assert!(!stuck(Progress::Emptying(ago(STUCK_LIMIT / 2)), None));

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bulkhead_protocol::{MAX_POOLS, MAX_PUBLISH_DIRECTORIES};
 
 use super::Config;
+use crate::start::privileges::Unprivileged;
 
 /// The longest path of a unix socket (`sun_path`, unix(7)), less what hides the name while the socket is made.
 const MAX_SOCKET_PATH: usize = 106;
@@ -14,7 +15,7 @@ impl Config {
     ///
     /// # Errors
     /// One sentence on the first mistake.
-    pub(super) fn refuse_doubtful(&self) -> Result<(), String> {
+    pub fn refuse_doubtful(&self, _: &Unprivileged) -> Result<(), String> {
         let mut sockets = [&self.csi_socket, &self.registration_socket].into_iter().flatten();
         let doubts = [
             (!self.given.contains("--allow-uid"), "--allow-uid is missing: which user does the frontend run as?"),

@@ -4,6 +4,7 @@ use bulkhead_protocol::QuotaMode;
 
 use super::*;
 use crate::bookkeeping::Reserve;
+use crate::start::privileges::Unprivileged;
 
 const GOOD: [&str; 6] = ["--pool", "default=/srv/pool", "--allow-uid", "901", "--publish-dir", "work=/srv/published"];
 
@@ -11,12 +12,17 @@ fn read(arguments: &[&str]) -> Result<Command, String> {
     parse(arguments.iter().map(|&argument| argument.to_owned()))
 }
 
-/// A good command line with something more.
-fn with(more: &[&str]) -> Result<Config, String> {
-    match read(&[&GOOD, more].concat())? {
-        Command::Serve(config) => Ok(config),
+/// Reads a command line, and refuses what is doubtful.
+fn judged(arguments: &[&str]) -> Result<Config, String> {
+    match read(arguments)? {
+        Command::Serve(config) => config.refuse_doubtful(&Unprivileged::in_a_test()).map(|()| config),
         Command::Print(text) => panic!("prints {text}"),
     }
+}
+
+/// A good command line with something more.
+fn with(more: &[&str]) -> Result<Config, String> {
+    judged(&[&GOOD, more].concat())
 }
 
 fn good(more: &[&str]) -> Config {
@@ -177,7 +183,7 @@ fn what_is_missing_unknown_or_repeated_is_refused() {
     for missing in 0..3 {
         let mut flags = GOOD.to_vec();
         let flag = flags.drain(missing * 2..missing * 2 + 2).next().expect("a flag");
-        assert!(read(&flags).expect_err(flag).contains(flag));
+        assert!(judged(&flags).expect_err(flag).contains(flag));
     }
     refused(&["--no-such-flag", "1"], "--no-such-flag: unknown flag");
     refused(&["stray"], "stray: unknown flag");
@@ -203,7 +209,7 @@ fn what_is_missing_unknown_or_repeated_is_refused() {
 
 #[test]
 fn users_that_cannot_be_the_frontends_alone_are_refused() {
-    let uid = |uid: &str| read(&["--pool", "x=/a", "--publish-dir", "y=/b", "--allow-uid", uid]).map(drop);
+    let uid = |uid: &str| judged(&["--pool", "x=/a", "--publish-dir", "y=/b", "--allow-uid", uid]).map(drop);
     for good in ["1", "901", "65533", "65535", "4294967294"] {
         uid(good).expect(good);
     }

@@ -6,17 +6,10 @@ use std::str::FromStr;
 use bulkhead_protocol::{Invalid, QuotaMode};
 
 use super::PublishConfig;
-use crate::bookkeeping::{KUBELET_PROJECTS, Reserve};
+use crate::bookkeeping::{KUBELET_PROJECTS, permille};
 use crate::place::Shape;
 use crate::start::filter::OnViolation;
-use crate::state::PoolConfig;
-
-/// How many volumes with filesystems of their own a pool may have unless a number is given: each that is mounted takes
-/// memory of the kernel, and threads.
-const FILESYSTEMS: usize = 300;
-/// How many extents a volume may have when it is copied unless a number is given: the kernel takes 20 to 30 microseconds for
-/// each, during which nobody can write to the volume.
-const EXTENTS: u64 = 200_000;
+use crate::state::{FILESYSTEMS, PoolConfig};
 
 /// A name of any of the protocol's types.
 ///
@@ -84,15 +77,7 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
     };
     let (title, rest) = text.split_once('=').ok_or_else(expected)?;
     let mut parts = rest.split(',');
-    let mut pool = PoolConfig {
-        name: name(title)?,
-        directory: absolute(parts.next().unwrap_or_default())?,
-        quota: QuotaMode::Enforced,
-        overcommit_permille: 1000,
-        reserve: Reserve::NONE,
-        filesystems: 0,
-        extents: EXTENTS,
-    };
+    let mut pool = PoolConfig::new(name(title)?, absolute(parts.next().unwrap_or_default())?);
     for option in parts {
         match option.split_once('=').unwrap_or((option, "")) {
             ("quota", "none") => pool.quota = QuotaMode::None,
@@ -105,15 +90,4 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
         }
     }
     Ok(pool)
-}
-
-/// A decimal number with at most three decimals, in thousandths.
-fn permille(text: &str) -> Result<u64, String> {
-    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
-    let plain = !whole.is_empty()
-        && matches!(decimals.len(), 1..=3)
-        && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let thousandths =
-        format!("{whole}{decimals:0<3}").parse().ok().filter(|value| plain && matches!(value, 1..=1_000_000));
-    thousandths.ok_or_else(|| format!("overcommit must be a number from 0.001 to 1000, not {text:?}"))
 }

@@ -1,46 +1,36 @@
 //! Loop devices that earlier helpers have left. Only those with the helpers' own numbers are opened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Recovery;
-use crate::capabilities::DEVICE_CHILD;
 use crate::log;
-use crate::start::filter::OnViolation;
-use crate::start::host::Host;
-use crate::start::jail::NODES;
 use crate::start::mounts::Mounts;
-use crate::start::patience::{self, Needs};
 use crate::start::refusal::Refusal;
-use crate::sys::file::{self, FileId};
-use crate::sys::loopdevice::{self, OURS};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, loopcontrol, packet, walk};
-
-/// How long a device may take to answer after others have used up the time of all.
-const LEAST: Duration = Duration::from_millis(200);
-
-/// How long what has failed is left alone before it is asked again.
-const PAUSE: Duration = Duration::from_millis(20);
+use crate::state::node;
+use crate::sys::Errno;
+use crate::sys::file::FileId;
 
 /// What the devices have said of themselves.
 #[derive(Debug, Default)]
 pub struct Devices {
-    found: BTreeMap<u32, Found>,
+    pub(in crate::start) found: BTreeMap<u32, Found>,
     /// Those that were asked and have not answered.
-    silent: BTreeSet<u32>,
+    pub(in crate::start) silent: BTreeSet<u32>,
     /// Connections to processes that wait for one to answer.
     pub waiting: Vec<OwnedFd>,
 }
 
 /// What a device has said of itself.
 #[derive(Debug, Serialize, Deserialize)]
-enum Found {
+pub(in crate::start) enum Found {
+    /// It is bound to nothing.
     Unbound,
+    /// It is bound to this image, or to the device with this number, under a label.
     Bound { image: ((u32, u32), u64), on: Option<u32>, label: String },
+    /// It cannot be inspected.
     Failed(i32),
 }
 
@@ -63,84 +53,6 @@ impl Devices {
     }
 }
 
-/// Asks the loop devices what they are bound to. A file behind one may be on a filesystem that does not answer: then the
-/// others are asked by another process.
-///
-/// # Errors
-/// A sentence when that is not possible.
-pub fn look_at_devices(host: &Host, on_violation: OnViolation) -> Result<Devices, Refusal> {
-    let mut numbers =
-        list(&host.devices).map_err(|error| format!("cannot list the loop devices in /sys/block: {error}"))?;
-    // Together, so that nobody can delay a start by many that do not answer.
-    let needs = Needs { capabilities: DEVICE_CHILD, root: Some(NODES), on_violation };
-    let (mut devices, begun) = (Devices::default(), Instant::now());
-    while let Some(first) = numbers.first().copied() {
-        let ask = |line: &OwnedFd| {
-            let Ok(nodes) = walk::open_at_start("/", OFlags::RDONLY | OFlags::DIRECTORY) else { return };
-            let mut left = numbers.clone();
-            // A failure may be transient. Each is asked before one is asked again, so that no start waits for each of many.
-            for _ in 0..4 {
-                left.retain(|number| {
-                    let found = look(&nodes, *number);
-                    let answer = bulkhead_protocol::encode(&(*number, &found));
-                    let _ = answer.map(|packet| packet::send(line, &packet, None));
-                    matches!(found, Found::Failed(_))
-                });
-                std::thread::sleep(PAUSE.saturating_mul(u32::from(!left.is_empty())));
-            }
-        };
-        let mut found = BTreeMap::new();
-        let recorded = |packet: &[u8]| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet));
-        let limit = patience::LIMIT.saturating_sub(begun.elapsed()).max(LEAST);
-        let asked = patience::in_child(limit, needs, ask, recorded);
-        numbers.retain(|number| !found.contains_key(number));
-        devices.found.append(&mut found);
-        match asked.map_err(|error| format!("cannot look at loop devices: {error}"))? {
-            Ok(()) if numbers.is_empty() => {}
-            Ok(()) => return Err(format!("cannot look at loop device {first}").into()),
-            Err(waiting) => {
-                // Without any, it is one that has failed before.
-                if let Some(silent) = numbers.pop_first() {
-                    log::error!(
-                        "a loop device does not answer: its volume is not attached until it does number={silent}"
-                    );
-                    devices.silent.insert(silent);
-                }
-                devices.waiting.push(waiting);
-            }
-        }
-    }
-    Ok(devices)
-}
-
-/// The numbers of the helpers' own devices.
-fn list(block_devices: &OwnedFd) -> SysResult<BTreeSet<u32>> {
-    let mut numbers = BTreeSet::new();
-    walk::each_entry(block_devices, |name| {
-        let number = name.to_bytes().strip_prefix(b"loop").and_then(|number| std::str::from_utf8(number).ok());
-        numbers.extend(number.and_then(|number| number.parse().ok()).filter(|number| OURS.contains(number)));
-        Ok(())
-    })?;
-    Ok(numbers)
-}
-
-fn look(nodes: &OwnedFd, number: u32) -> Found {
-    let name = format!("look{number}");
-    let binding = loopdevice::make_node(nodes.as_fd(), &name, number).and_then(|()| {
-        let device = loopdevice::open_node(nodes.as_fd(), &name, OFlags::RDONLY);
-        file::remove(nodes, &*name)?;
-        loopcontrol::binding(device?)
-    });
-    match binding {
-        Ok(found) => {
-            let image = (found.image.device, found.image.inode);
-            Found::Bound { image, on: found.on, label: found.label }
-        }
-        Err(SysError { errno: Errno::NXIO, .. }) => Found::Unbound,
-        Err(error) => Found::Failed(error.errno.raw_os_error()),
-    }
-}
-
 impl Recovery {
     /// Takes over the devices that are bound to images of ours, with the holds on them, and discards those that are bound
     /// to nothing.
@@ -148,7 +60,7 @@ impl Recovery {
     /// # Errors
     /// A sentence when one cannot be inspected: it may be a volume's.
     pub(super) fn find_devices(&mut self, devices: &Devices, mounts: &Mounts) -> Result<(), Refusal> {
-        let shown: BTreeSet<u32> = mounts.values().filter_map(|mount| self.state.host.node(mount)).collect();
+        let shown: BTreeSet<u32> = mounts.values().filter_map(|mount| node(&self.nodes, mount)).collect();
         let (mut holds, mut labels) = (BTreeMap::<u32, Vec<u32>>::new(), BTreeMap::new());
         for (hold, _, on, label) in devices.bound() {
             if let Some(on) = on {
@@ -165,32 +77,30 @@ impl Recovery {
                 // one without a hold nobody has.
                 if on.is_none() {
                     let label = labels.get(&number).copied().unwrap_or(label);
-                    self.state.attached.entry(label.to_owned()).or_default().push(number);
+                    self.attached.entry(label.to_owned()).or_default().push(number);
                 }
                 continue;
             };
             self.devices.insert(number, id.clone());
-            if self.state.volumes.get(&id).is_some_and(|volume| volume.device.is_some()) {
+            if self.volumes.get(&id).is_some_and(|volume| volume.device.is_some()) {
                 log::error!("another program has attached a volume's image once more volume={id} number={number}");
                 continue;
             }
             let fail = |error| format!("cannot take over loop device {number}: {error}");
-            let device = self.state.loops.adopt(&id, number).map_err(fail)?;
+            let device = self.loops.adopt(&id, number).map_err(fail)?;
             // Whose these are cannot be told: a tenant may have bound a number that was once its own to this device.
-            holds.remove(&number).unwrap_or_default().into_iter().for_each(|hold| self.state.loops.give_up(hold));
+            holds.remove(&number).unwrap_or_default().into_iter().for_each(|hold| self.loops.give_up(hold));
             // Who has the device open can keep it from being as it was. It is tried again before anybody else gets it.
-            let device = self.state.loops.revive(&id, device, image).unwrap_or_else(|error| {
+            let attached = self.loops.revive(&id, device, image);
+            let device = attached.map(|attached| attached.map(|attached| attached.device())).unwrap_or_else(|error| {
                 log::warning!("a loop device cannot be taken back from who has it open number={number} error={error}");
                 Some(device)
             });
-            self.state
-                .volumes
-                .change(&id, |_| Ok(()), |volume| volume.device = device)
-                .map_err(|error| error.to_string())?;
+            self.volumes.change(&id, |volume| volume.device = device);
         }
         for (number, found) in &devices.found {
             match found {
-                Found::Unbound => self.state.loops.discard(*number),
+                Found::Unbound => self.loops.discard(*number),
                 // What has no hold nobody was given as a volume's: a tenant has bound a spent number to a file of its own.
                 Found::Failed(errno) if held.contains(number) && may_be_a_volumes(Errno::from_raw_os_error(*errno)) => {
                     return Err(

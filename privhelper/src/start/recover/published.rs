@@ -7,9 +7,9 @@ use bulkhead_protocol::{ErrorKind, MountFlags, RelativePath, TargetPath, VolumeI
 
 use super::Recovery;
 use crate::ops;
-use crate::start::mounts::{Mounts, Position, carrier};
+use crate::start::mounts::{Mounts, Position};
 use crate::start::refusal::Refusal;
-use crate::state::{PublishDirectory, Published, Volume, volume_in};
+use crate::state::{PublishDirectory, Published, Volume, node, volume_in};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::mountinfo::Mount;
 
@@ -19,8 +19,9 @@ impl Recovery {
     /// # Errors
     /// A sentence when it cannot be determined what is mounted at one.
     pub(super) fn find_published(&mut self, mounts: &Mounts, positions: &[Position]) -> Result<(), Refusal> {
-        for (mount, id) in mounts.values().filter_map(|mount| Some((mount, self.named(mount)?))) {
-            let directories = positions.iter().zip(&self.state.publish_directories);
+        for mount in mounts.values() {
+            let Some(id) = self.named(mount) else { continue };
+            let directories = positions.iter().zip(&self.publish_directories);
             let target = carrier(mounts, mount).and_then(|carrier| {
                 directories
                     .filter_map(|(position, directory)| {
@@ -37,7 +38,7 @@ impl Recovery {
                 Some(published) => volume.publish(published),
                 None => volume.seen_elsewhere = true,
             };
-            self.state.volumes.change(&id, |_| Ok(()), note).map_err(|error| error.to_string())?;
+            self.volumes.change(&id, note);
         }
         Ok(())
     }
@@ -49,12 +50,12 @@ impl Recovery {
         if let Some(id) = self.devices.get(&minor).filter(|_| major == MAJOR) {
             return Some(id.clone());
         }
-        if let Some(number) = self.state.host.node(mount) {
+        if let Some(number) = node(&self.nodes, mount) {
             return self.devices.get(&number).cloned();
         }
-        let places = self.state.pools.iter().filter_map(|pool| Some(&pool.state.as_ref().ok()?.place));
+        let places = self.pools.iter().filter_map(|pool| Some(&pool.state.as_ref().ok()?.place));
         let id = places.filter_map(|place| volume_in(place.device, &place.inner, mount)).next();
-        id.filter(|id| self.state.volumes.get(id).is_some())
+        id.filter(|id| self.volumes.get(id).is_some())
     }
 
     /// Returns what is published at a target, if the jail shows that it is the volume.
@@ -65,7 +66,7 @@ impl Recovery {
         directory: &PublishDirectory,
         target: &TargetPath,
     ) -> Result<Option<Published>, Refusal> {
-        let Some(volume) = self.state.volumes.get(id) else { return Ok(None) };
+        let Some(volume) = self.volumes.get(id) else { return Ok(None) };
         // The kubelet binds what we published again, at paths of its own.
         if directory.check(target, volume.kind()).is_err() {
             return Ok(None);
@@ -73,7 +74,7 @@ impl Recovery {
         let of_device = |read_only| MountFlags { read_only, ..MountFlags::default() };
         let device = volume.device.filter(|_| volume.kind().is_device());
         let flags = device.map_or_else(|| mount.flags(), |device| of_device(device.read_only));
-        match ops::find(&self.state, target, &volume, flags) {
+        match ops::find(&self.placer, (directory, target), &volume, flags) {
             // It cannot be reached as a target: something is in the way, or hides it.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Refused) => Ok(None),
             found => found.map_err(|error| Refusal::from(error.to_string())),
@@ -87,10 +88,33 @@ fn relative(directory: &Position, carrier: &Mount, point: &Path) -> Option<Relat
     inner.strip_prefix(&directory.inner).ok()?.to_str()?.parse().ok()
 }
 
+/// The mount that carries a mount and any others that it covers at the same point; `None` if the jail has no copy of
+/// these.
+fn carrier<'a>(mounts: &'a Mounts, mount: &'a Mount) -> Option<&'a Mount> {
+    let mut covered = mount;
+    loop {
+        let parent = mounts.get(&covered.parent).filter(|_| !covered.unbindable)?;
+        if parent.point != mount.point || parent.parent == covered.parent {
+            return Some(parent);
+        }
+        covered = parent;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::start::mounts::tests::mount;
+
+    #[test]
+    fn mounts_at_one_point_have_one_carrier() {
+        let at = |id: u64, parent: u64, point: &str| (id, Mount { id, parent, ..mount("/", point) });
+        let mut mounts = Mounts::from([at(1, 0, "/"), at(2, 1, "/a"), at(3, 2, "/a"), at(4, 3, "/a/b")]);
+        let of = |mounts: &Mounts, id: u64| carrier(mounts, &mounts[&id]).map(|mount| mount.id);
+        assert_eq!([1, 2, 3, 4].map(|id| of(&mounts, id)), [None, Some(1), Some(1), Some(3)]);
+        mounts.get_mut(&2).expect("a mount").unbindable = true;
+        assert_eq!([2, 3, 4].map(|id| of(&mounts, id)), [None, None, Some(3)], "the jail has no copy of it");
+    }
 
     #[test]
     fn a_mount_below_a_publish_directory_is_found_by_its_path_there() {

@@ -9,7 +9,6 @@ use rustix::fs::{Mode, OFlags};
 use super::Recovery;
 use crate::bookkeeping::{Progress, Share, limits};
 use crate::log;
-use crate::start::marker::is_empty;
 use crate::start::refusal::{Refusal, Why};
 use crate::state::layout::{self, DATA, Entry};
 use crate::state::{Deleted, Kind, Pool, Record, Served, Volume};
@@ -31,18 +30,13 @@ impl Recovery {
     /// Goes through the pools. One that is there but cannot be listed does not make the start fail: what is published
     /// from it can still be unpublished.
     pub(super) fn find_volumes(&mut self) {
-        let pools = self.state.pools.clone();
+        let pools = self.pools.clone();
         for (pool, served) in pools.iter().filter_map(|pool| Some((pool, pool.state.as_ref().ok()?))) {
             if let Err(error) = self.scan(pool, served) {
                 let why = format!("it cannot be listed: {error}");
                 log::error!("a pool is not served pool={} condition={why:?}", pool.config.name);
                 let _ = pool.trouble.set(why);
             }
-        }
-        // Deleted volumes keep their projects and their shares until they are empty, so all are known before any is
-        // emptied.
-        for served in pools.iter().filter_map(|pool| pool.served().ok()) {
-            served.deletions.wake(true);
         }
     }
 
@@ -56,7 +50,7 @@ impl Recovery {
         // A name given below must not be one that already exists.
         for name in &names {
             if let Entry::Deleted(number) = Entry::of(name) {
-                served.deletions.found_number(number);
+                served.deleted_numbers.found(number);
             }
         }
         for name in names {
@@ -66,7 +60,7 @@ impl Recovery {
                 Entry::Unfinished | Entry::Deleted(_) => Found::Deleted,
                 Entry::Volume(id) => self.adopt(pool, served, &id).unwrap_or_else(|why| {
                     self.refuse(pool, &id, &why);
-                    self.state.volumes.set_aside(pool, share_of(pool, served, &name).unwrap_or_default());
+                    self.volumes.set_aside(pool, share_of(pool, served, &name).unwrap_or_default());
                     Found::Live
                 }),
             };
@@ -86,11 +80,8 @@ impl Recovery {
         let why = refusal.to_string();
         let kind = refusal.why;
         log::error!("a volume is not served pool={} volume={id} kind={kind:?} why={why:?}", pool.config.name);
-        if let Some(volume) = self.state.volumes.get(id) {
-            self.state.volumes.give_up(id);
-            self.state.volumes.set_aside(&volume.pool, volume.share());
-        }
-        self.state.unserved.insert(id.clone(), (pool.config.name.clone(), why));
+        self.volumes.refuse(id);
+        self.unserved.insert(id.clone(), (pool.config.name.clone(), why));
     }
 
     /// Takes note of a volume that is unfinished or deleted.
@@ -99,10 +90,10 @@ impl Recovery {
         if !matches!(Entry::of(&name), Entry::Deleted(_)) {
             // It should not keep its name: the next attempt to create the volume needs it, and the emptier finds it by
             // the name that it gets.
-            name = served.put_aside(&name).map_or(name, |aside| aside.name);
+            name = served.put_aside(&name).map_or(name, |aside| aside.name().to_owned());
         }
         let (pool, progress, call) = (Arc::clone(pool), Progress::default(), CallId::default());
-        self.state.volumes.add_deleted(&name, Deleted { pool, share, progress, call });
+        self.volumes.add_deleted(&name, Deleted { pool, share, progress, call });
         Ok(())
     }
 
@@ -127,7 +118,7 @@ impl Recovery {
                 let data = match open() {
                     // A deletion of an unused volume was interrupted, or has failed: nobody was told that it is gone.
                     Err(SysError { errno: Errno::NOENT, .. })
-                        if record.unused && is_empty(&directory, c"").map_err(say)? =>
+                        if record.unused && walk::is_empty(&directory, c"").map_err(say)? =>
                     {
                         let mode = Mode::from_raw_mode(mode.get().into());
                         match file::make_directory(&directory, DATA, mode) {
@@ -168,7 +159,7 @@ impl Recovery {
         let origin = origin.map(Arc::new);
         let volume = Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) };
         // The other one may not be served either, or have been refused already.
-        if self.state.unserved.contains_key(id) || !self.state.volumes.add(id.clone(), volume) {
+        if self.unserved.contains_key(id) || !self.volumes.add(id.clone(), volume) {
             return Err(Why::Ambiguous.because("another pool has a volume with the same id"));
         }
         self.owners.insert(content, id.clone());

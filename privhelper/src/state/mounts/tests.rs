@@ -208,7 +208,7 @@ fn what_is_beside_the_volumes_of_a_pool_may_have_moved_to_where_one_is() {
 
 #[test]
 fn a_kernel_that_tells_nothing_is_asked_for_the_whole_table_each_time() {
-    let mut mounts = Mounts::new(MountTable::of(ROOT), "nodes".to_owned(), &[], Arc::default());
+    let mut mounts = Mounts::new(MountTable::of(ROOT), "nodes".to_owned(), &[], volumes(&[]));
     for readings in 1..4 {
         mounts.follow(&[]).expect("it can be read");
         assert_eq!(mounts.begun.load(SeqCst), readings);
@@ -244,7 +244,7 @@ fn the_content_of_a_volume_is_known_in_any_pool_and_no_part_of_it_is_taken_for_i
         ("/pool/vol-a/data//deleted", 0),
         ("/data", 0),
     ] {
-        let mut mounts = Mounts::new(MountTable::of(&table(root)), "nodes".to_owned(), &[], Arc::default());
+        let mut mounts = Mounts::new(MountTable::of(&table(root)), "nodes".to_owned(), &[], volumes(&[]));
         mounts.follow(&pools()).expect("it can be read");
         assert_eq!(mounts.contents(&id("vol-a")).count(), number, "{root}");
         // In another filesystem it is another volume, or a copy.

@@ -1,8 +1,15 @@
 use super::*;
+use crate::bookkeeping::released;
+use crate::state::aside::testing::aside;
 use crate::state::testing::{id, pool, target, volume};
+use crate::sys::quota::ProjectQuota;
+
+fn empty() -> Volumes {
+    FoundVolumes::default().all_known()
+}
 
 fn table(ids: &[&str]) -> Volumes {
-    let volumes = Volumes::default();
+    let volumes = empty();
     for (index, name) in ids.iter().enumerate() {
         let pool = pool(["even", "odd"][index % 2]);
         assert!(volumes.add(id(name), volume(&pool)));
@@ -63,7 +70,7 @@ fn a_page_begins_after_an_id_and_ends_at_its_limit() {
 #[test]
 fn volumes_are_counted_by_pool_and_deleted_ones_apart() {
     let volumes = table(&["vol-a", "vol-b", "vol-c"]);
-    volumes.delete(&id("vol-a"), ".deleted.1.vol-a", CallId(7));
+    volumes.delete(&id("vol-a"), &aside(".deleted.1.vol-a"), CallId(7));
     let count = |name: &str| volumes.count(&name.parse().expect("a name"));
     assert_eq!((count("even"), count("odd"), count("none")), ((1, 1), (1, 0), (0, 0)));
     assert_eq!(volumes.number(), 3, "a deleted volume counts until nothing is left of it");
@@ -71,7 +78,7 @@ fn volumes_are_counted_by_pool_and_deleted_ones_apart() {
 
 #[test]
 fn a_row_keeps_its_share_from_being_made_to_being_gone() {
-    let (volumes, pool, name) = (Volumes::default(), pool("fast"), "fast".parse().expect("a name"));
+    let (volumes, pool, name) = (empty(), pool("fast"), "fast".parse().expect("a name"));
     let share = Share { bytes: 4096, preallocated: false, project: None };
     volumes
         .begin(&id("vol-a"), &pool, share, |promised| {
@@ -87,20 +94,33 @@ fn a_row_keeps_its_share_from_being_made_to_being_gone() {
     check_sums(&volumes);
     assert!(volumes.add(id("vol-a"), Volume { project: Some(ProjectId(7)), ..volume(&pool) }));
     check_sums(&volumes);
-    volumes.delete(&id("vol-a"), ".deleted.1.vol-a", CallId(7));
+    volumes.delete(&id("vol-a"), &aside(".deleted.1.vol-a"), CallId(7));
     assert!(volumes.get(&id("vol-a")).is_none() && volumes.is_deleted(&pool, ".deleted.1.vol-a"));
     assert!(!volumes.is_deleted(&pool, "vol-a"));
     assert_eq!(volumes.projects(&pool), [ProjectId(7)].into());
     assert_eq!((volumes.promised(&pool), volumes.has_project(&pool, ProjectId(7))), (4096, true));
-    volumes.progress(&name, ".deleted.1.vol-a", None);
+    volumes.forget(&name, &released(".deleted.1.vol-a"));
     assert_eq!((volumes.promised(&pool), volumes.number()), (0, 0));
     assert!(!volumes.has_project(&pool, ProjectId(7)));
     check_sums(&volumes);
 }
 
 #[test]
+fn only_what_is_being_made_is_left_where_it_is() {
+    let (volumes, pool) = (table(&["vol-a"]), pool("even"));
+    volumes.begin(&id("vol-b"), &pool, Share { bytes: 1, ..Share::default() }, |_| Ok(())).expect("there is room");
+    ["vol-a", "vol-b", "vol-c"].iter().for_each(|name| volumes.leave_unfinished(&id(name)));
+    assert!(volumes.get(&id("vol-a")).is_some(), "it is there, and was not put aside");
+    let names = || volumes.deleted(&pool.config.name, |name, _| Some(name.to_owned()));
+    assert_eq!(names(), [".making.vol-b"]);
+    volumes.rename_deleted(&pool, ".making.vol-b", &aside(".deleted.1.making.vol-b"));
+    assert_eq!(names(), [".deleted.1.making.vol-b"]);
+    check_sums(&volumes);
+}
+
+#[test]
 fn what_is_promised_anew_takes_the_place_of_what_was() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    let (volumes, pool) = (empty(), pool("fast"));
     volumes.add(id("vol-a"), volume(&pool));
     let share = Share { bytes: 1000, preallocated: false, project: None };
     volumes.begin(&id("vol-b"), &pool, share, |_| Ok(())).expect("there is room");
@@ -118,7 +138,7 @@ fn what_is_promised_anew_takes_the_place_of_what_was() {
 
 #[test]
 fn a_project_belongs_to_one_volume() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    let (volumes, pool) = (empty(), pool("fast"));
     for name in ["vol-a", "vol-b"] {
         volumes.begin(&id(name), &pool, Share::default(), |_| Ok(())).expect("there is room");
     }
@@ -133,10 +153,11 @@ fn a_project_belongs_to_one_volume() {
 
 #[test]
 fn remains_have_a_project_unless_a_volume_has_it() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    let (volumes, pool) = (empty(), pool("fast"));
     volumes.add(id("vol-a"), Volume { project: Some(ProjectId(7)), ..volume(&pool) });
+    let emptied = Emptied::by_quota(&ProjectQuota::default()).expect("nothing is charged");
     for project in [7, 8, 8] {
-        volumes.add_remains(&pool, ProjectId(project));
+        volumes.add_remains(&pool, ProjectId(project), emptied);
     }
     let remains = volumes.deleted(&pool.config.name, |_, deleted| Some((deleted.share, deleted.progress)));
     let [(share, Progress::Emptied(..))] = remains[..] else { panic!("one to be released: {remains:?}") };
@@ -147,7 +168,7 @@ fn remains_have_a_project_unless_a_volume_has_it() {
 
 #[test]
 fn a_growth_is_promised_while_it_goes_on() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    let (volumes, pool) = (empty(), pool("fast"));
     volumes.add(id("vol-a"), volume(&pool));
     assert!(volumes.change(&id("vol-a"), refuse, |_| panic!("it is refused")).is_err());
     change(&volumes, "vol-a", |volume| volume.growth = Some(8192));
@@ -160,8 +181,9 @@ fn a_growth_is_promised_while_it_goes_on() {
 
 #[test]
 fn what_is_set_aside_is_promised_to_nobody() {
-    let (volumes, pool) = (Volumes::default(), pool("fast"));
-    volumes.set_aside(&pool, Share { bytes: 1000, preallocated: true, project: Some(ProjectId(7)) });
+    let (mut found, pool) = (FoundVolumes::default(), pool("fast"));
+    found.set_aside(&pool, Share { bytes: 1000, preallocated: true, project: Some(ProjectId(7)) });
+    let volumes = found.all_known();
     assert_eq!((volumes.promised(&pool), volumes.number_on(&pool), volumes.number()), (1000, 1, 0));
     volumes
         .begin(&id("vol-a"), &pool, Share::default(), |promised| {
@@ -211,15 +233,32 @@ fn a_target_is_published_once_and_counted() {
 
 #[test]
 fn deleted_volumes_are_those_of_one_pool() {
-    let volumes = Volumes::default();
+    let mut found = FoundVolumes::default();
     for (pool_name, name) in [("a", ".deleted.1.x"), ("b", ".deleted.2.x"), ("b", ".deleted.1.x"), ("c", "x")] {
         let call = CallId::default();
         let deleted = Deleted { pool: pool(pool_name), share: Share::default(), progress: Progress::default(), call };
-        volumes.add_deleted(name, deleted);
+        found.add_deleted(name, deleted);
     }
+    let volumes = found.all_known();
     volumes.add(id("vol-a"), volume(&pool("b")));
     let names = |pool: &str| volumes.deleted(&pool.parse().expect("a name"), |name, _| Some(name.to_owned()));
     assert_eq!(names("b"), [".deleted.1.x", ".deleted.2.x"]);
     assert_eq!(names("c"), ["x"]);
     assert!(names("d").is_empty());
+}
+
+#[test]
+fn a_volume_that_is_refused_while_they_are_found_stays_promised() {
+    let (mut found, pool) = (FoundVolumes::default(), pool("fast"));
+    for (name, project) in [("vol-a", 7), ("vol-b", 8)] {
+        assert!(found.add(id(name), Volume { project: Some(ProjectId(project)), ..volume(&pool) }));
+    }
+    assert!(!found.add(id("vol-a"), volume(&pool)), "an id is taken once");
+    found.change(&id("vol-b"), |volume| volume.seen_elsewhere = true);
+    found.change(&id("vol-c"), |_| panic!("it does not exist"));
+    ["vol-a", "vol-c"].iter().for_each(|name| found.refuse(&id(name)));
+    assert!(found.get(&id("vol-a")).is_none() && found.get(&id("vol-b")).is_some_and(|volume| volume.seen_elsewhere));
+    let volumes = found.all_known();
+    assert_eq!((volumes.promised(&pool), volumes.number_on(&pool), volumes.number()), (2 * 4096, 2, 1));
+    assert!(volumes.has_project(&pool, ProjectId(7)), "another would share it");
 }

@@ -9,6 +9,7 @@ mod driver;
 mod filesystems;
 mod floor;
 mod machine;
+mod mounts;
 mod options;
 mod output;
 mod room;
@@ -22,7 +23,7 @@ use anyhow::{Context, Result};
 use bulkhead_tests::bench;
 use bulkhead_tests::bench::report::Report;
 use bulkhead_tests::kubelet::Kubelet;
-use bulkhead_tests::observe::mounts;
+use bulkhead_tests::observe::mounts::unmount_all;
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
@@ -77,6 +78,9 @@ fn measure(run: &mut Run, rig: &mut Rig, options: &Options) -> Result<()> {
     for uri in &options.peer_endpoint {
         measure_peer(run, uri, options, &floor, &amount)?;
     }
+    if options.wants(Part::Mounts) {
+        mounts::measure(run, rig, &driver, &amount)?;
+    }
     if options.wants(Part::Storms) {
         storms::measure(run, &driver, &floor, &amount)?;
         storms::measure_beside_emptying(run, rig, &driver, &amount)?;
@@ -99,8 +103,8 @@ fn measure(run: &mut Run, rig: &mut Rig, options: &Options) -> Result<()> {
     let pools: Vec<_> = rig.pools.iter().map(|pool| pool.directory.clone()).collect();
     // Only the clean-up is left.
     rig.abandon();
-    pools.iter().try_for_each(|pool| mounts::unmount_all(pool))?;
-    mounts::unmount_all(rig.kubelet.root())
+    pools.iter().try_for_each(|pool| unmount_all(pool))?;
+    unmount_all(rig.kubelet.root())
 }
 
 /// The other driver publishes in its own mount namespace, so the published volumes are not visible here.

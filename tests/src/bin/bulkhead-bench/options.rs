@@ -34,6 +34,9 @@ pub struct Options {
     /// Directory volumes to create at the end without publishing them, for their memory and the time of a start
     #[arg(long, default_value_t = 0)]
     pub created: usize,
+    /// Mounts of the host's own beside which calls are measured; 0 skips this
+    #[arg(long)]
+    mounts: Option<usize>,
     /// Volumes in a storm
     #[arg(long)]
     storm: Option<usize>,
@@ -73,6 +76,8 @@ pub enum Part {
     Calls,
     /// Calls and memory with many volumes.
     Density,
+    /// Calls beside very many mounts that are none of the driver's.
+    Mounts,
     /// Many volumes at once, and a large deletion.
     Storms,
     /// Reading and writing.
@@ -94,6 +99,8 @@ pub struct Amount {
     pub volumes: Vec<usize>,
     /// Numbers of published filesystems in images.
     pub filesystems: Vec<usize>,
+    /// Mounts of the host's own.
+    pub mounts: usize,
     /// Volumes in a storm.
     pub storm: usize,
     /// Files of the volume that is emptied.
@@ -134,6 +141,7 @@ impl Options {
             in_flight: list(&self.in_flight, in_flight),
             volumes: list(&self.volumes, volumes),
             filesystems: list(&self.filesystems, filesystems),
+            mounts: self.mounts.unwrap_or(by_size(2000, 20_000, 20_000)),
             storm: self.storm.unwrap_or(by_size(50, 300, 1000)),
             emptying: self.emptying.unwrap_or(by_size(5000, 50_000, 1_000_000)),
             round: Duration::from_millis(by_size(100, 300, 1000) as u64),

@@ -13,6 +13,7 @@ mod hanging_pool;
 mod hidden_mounts;
 mod log;
 mod numbers;
+mod ready_devices;
 mod second_start;
 mod shutdown;
 mod sick_disk;
@@ -34,6 +35,7 @@ pub fn cases() -> Vec<Case> {
         hidden_mounts::cases(),
         log::cases(),
         numbers::cases(),
+        ready_devices::cases(),
         second_start::cases(),
         shutdown::cases(),
         sick_disk::cases(),

@@ -149,6 +149,11 @@ impl Packet {
         self
     }
 
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
+        self
+    }
+
     fn target(self, directory: &str, path: &str) -> Self {
         self.text(directory).text(path)
     }
@@ -254,20 +259,24 @@ fn what_a_keeper_that_is_taken_over_asks_for_is_checked(rig: &mut Rig) -> Result
         Failure::Kernel(libc::EPERM.cast_unsigned()),
     )?;
     line.refused("what is there", &bind_to("work", "foreign", 0, &data, None)?, MOUNTED)?;
-    // A mount of the host, which the keeper claims was published.
-    let shown = |packet: Packet| -> Result<Packet> {
-        packet.content(0, &data, None)?.byte(1).file(&foreign).map(|packet| packet.byte(0))
+    // A mount of the host, which the keeper claims was published: what the placer says of it lies between the directory that
+    // holds it and the device that it is not.
+    let looked = line.ask(&Packet::of(LOOK).target("work", "foreign").byte(0))?;
+    let found = looked.get(24..looked.len() - 1).context("it is looked at")?;
+    let unbind_found = |directory: &str, path: &str, found: &[u8]| {
+        Packet::of(UNBIND).target(directory, path).number(0).bytes(found).byte(1)
     };
-    let unbind_foreign = shown(Packet::of(UNBIND).target("work", "foreign"))?.byte(0).byte(1);
-    line.refused("a mount of the host", &unbind_foreign, OF_NOBODY)?;
+    line.refused("a mount of the host", &unbind_found("work", "foreign", found), OF_NOBODY)?;
+    // What is mounted there is another one than the keeper says.
+    let another = line.ask(&unbind_found("work", "a", found))?;
+    ensure!(another.last() == Some(&0), "{another:?}");
     // A directory of somebody else's, at which nothing is mounted.
     let empty = rig.target("empty");
     fs::create_dir(&empty)?;
-    let unbind_empty = |at: Packet| Ok::<_, anyhow::Error>(shown(at)?.byte(0).byte(1));
-    line.ask(&unbind_empty(Packet::of(UNBIND).target("work", "empty"))?)?;
+    line.ask(&unbind_found("work", "empty", &[0]))?;
     fs::remove_dir(&empty).context("what was not made for a volume is not removed")?;
-    let scratch = Packet::of(UNBIND).target("kubelet-pods", "pod-1/volumes/kubernetes.io~empty-dir/scratch");
-    line.refused("another driver's directory", &unbind_empty(scratch)?, SHAPE)?;
+    let scratch = unbind_found("kubelet-pods", "pod-1/volumes/kubernetes.io~empty-dir/scratch", &[0]);
+    line.refused("another driver's directory", &scratch, SHAPE)?;
     for number in [0_u32, 7, 0x7_ffff, 0x10_0000] {
         let permission = Failure::Kernel(libc::EPERM.cast_unsigned());
         line.refused("another's device", &Packet::of(OPEN).number(number).number(2), permission)?;
@@ -292,11 +301,7 @@ fn what_a_keeper_that_is_taken_over_asks_for_is_checked(rig: &mut Rig) -> Result
     }
     let mount = Packet::of(FILESYSTEM).text("default").number(0x8_0000).number(1).text("vol-a");
     line.refused("a mount where there are none", &mount, NO_FILESYSTEMS)?;
-    line.refused(
-        "a directory that is none",
-        &Packet::of(LOOK).target("other", "a").byte(0).byte(0),
-        NO_PUBLISH_DIRECTORY,
-    )?;
+    line.refused("a directory that is none", &Packet::of(LOOK).target("other", "a").byte(0), NO_PUBLISH_DIRECTORY)?;
     // No type of the protocol has such a value: the line is closed.
     let closed = line.ask(&none(Packet::of(BIND).text("../vol-a").content(0, &data, None)?.target("work", "b")));
     ensure!(closed.as_ref().is_ok_and(Vec::is_empty), "{closed:?}");

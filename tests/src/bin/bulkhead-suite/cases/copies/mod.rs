@@ -25,6 +25,7 @@ pub mod promises;
 mod room;
 mod scale;
 mod sharing;
+mod unlinked;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
@@ -44,6 +45,7 @@ pub fn cases() -> Vec<Case> {
         room::cases(),
         scale::cases(),
         sharing::cases(),
+        unlinked::cases(),
     ]
     .concat()
 }

@@ -205,8 +205,8 @@ fn wait(rig: &Rig, helper: &mut Daemon) -> Result<Started> {
 /// The volumes are mounted, none can be deleted, and the content is there.
 fn knows_what_is_published(rig: &Rig) -> Result<()> {
     for id in published(rig) {
-        // The fault may hit each of the 33 threads that serve connections once.
-        let answers = (0..34).map(|_| rig.helper().and_then(|client| client.request(&delete(id))));
+        // The fault may hit each of the 74 threads that serve connections once, and the one that turns others away.
+        let answers = (0..76).map(|_| rig.helper().and_then(|client| client.request(&delete(id))));
         let mut answers = answers.skip_while(Result::is_err);
         let answer = answers.next().context("the helper closes every connection")??;
         ensure!(answer.is_err(), "{id} is published, and Delete says {answer:?}");

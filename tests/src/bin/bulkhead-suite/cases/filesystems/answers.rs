@@ -15,10 +15,12 @@ use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
 use bulkhead_tests::wait;
 use nix::libc;
 
-use super::{SIZE, check_detached, check_image, confined, start};
+use super::{SIZE, check_detached, check_image, confined, make_pool, start};
 
 cases! {
+    a_mounter_chooses_neither_filesystem_nor_device_nor_option: Bare + Kernel,
     what_is_not_the_mount_that_was_asked_for_ends_the_helper: Bare + Kernel,
+    nor_is_a_mount_placed_that_no_filter_has_prevented: Bare + Kernel,
     an_error_with_whatever_comes_beside_it_is_an_error: Bare,
     a_mount_with_something_beside_it_is_that_mount: Bare,
     a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end: Bare + Kernel,
@@ -30,12 +32,15 @@ const STRING: i64 = 1;
 const CREATE: i64 = 6;
 
 /// A mounter that is taken over while it is asked for a mount.
-struct Taken {
+pub(super) struct Taken {
     taken: Takeover,
+    pid: i32,
     /// Its connection to the server.
     connection: i64,
     /// The line over which the server awaits the answer.
     line: i64,
+    /// What the placer has configured.
+    context: i64,
     /// The path of the device of which a mount is asked for.
     device: String,
     /// The connection on which that was asked.
@@ -44,7 +49,7 @@ struct Taken {
 
 impl Taken {
     /// Takes over the mounter, and then asks for vol-a's filesystem.
-    fn start(rig: &Rig) -> Result<Self> {
+    pub(super) fn start(rig: &Rig) -> Result<Self> {
         let (pid, patience) = (confined(rig)?, rig.patience(Duration::from_secs(5)));
         let connection = *open_numbers(pid)?.first().context("a connection to the server")?;
         let mut taken = Takeover::of(pid, patience)?;
@@ -60,12 +65,36 @@ impl Taken {
             let node = names.iter().filter_map(|name| name.to_str()).find(|name| name.starts_with("loop"));
             Ok(format!("/{}\0", node.context("there is no node yet")?))
         })?;
-        let packet = message(taken.address(), &[0], &[0])?;
+        let mut taken = Self { taken, pid, connection, line: 0, context: 0, device, client };
+        (taken.line, taken.context) = taken.asked()?;
+        Ok(taken)
+    }
+
+    /// Receives a line, and over it what is to become a mount.
+    fn asked(&mut self) -> Result<(i64, i64)> {
+        let line = self.received(self.connection, 1)?;
+        Ok((line, self.received(line, 4)?))
+    }
+
+    /// Receives a packet of this length, and returns the descriptor that has come with it.
+    fn received(&mut self, connection: i64, length: usize) -> Result<i64> {
+        let before = open_numbers(self.pid)?;
+        let packet = message(self.taken.address(), &[0; 16], &[0])?;
         let flags = Number(libc::MSG_CMSG_CLOEXEC.into());
-        let received = taken.call(libc::SYS_recvmsg, &[Number(connection), Bytes(&packet), flags])?;
-        ensure!(received == Outcome::Done(1), "{received:?}");
-        let line = open_numbers(pid)?.into_iter().find(|number| *number != connection).context("a line")?;
-        Ok(Self { taken, connection, line, device, client })
+        let received = self.call(libc::SYS_recvmsg, &[Number(connection), Bytes(&packet), flags])?;
+        ensure!(usize::try_from(received)? == length, "{received} bytes were received");
+        open_numbers(self.pid)?.into_iter().find(|number| !before.contains(number)).context("nothing has come with it")
+    }
+
+    /// Is asked for the filesystem of another volume besides, and hands over the mount of the first in its place.
+    pub(super) fn exchange(mut self, rig: &Rig, volume: &str) -> Result<Option<Response>> {
+        let other = rig.helper()?;
+        other.send(&encode(&mount_filesystem(volume))?)?;
+        let mount = self.asked_mount()?;
+        (self.line, _) = self.asked()?;
+        well(&mut self, mount)?;
+        self.client = other;
+        self.end(rig)
     }
 
     fn call(&mut self, call: i64, arguments: &[Argument]) -> Result<i64> {
@@ -75,7 +104,18 @@ impl Taken {
         }
     }
 
-    /// Makes a mount of a filesystem with these options.
+    /// Makes the mount that was asked for.
+    fn asked_mount(&mut self) -> Result<i64> {
+        self.made(self.context)
+    }
+
+    /// Makes a mount of what is configured.
+    fn made(&mut self, context: i64) -> Result<i64> {
+        self.call(libc::SYS_fsconfig, &[Number(context), Number(CREATE), Number(0), Number(0), Number(0)])?;
+        self.call(libc::SYS_fsmount, &[Number(context), Number(1), Number(6)])
+    }
+
+    /// Makes a mount of a filesystem with these options, which its filter must only log.
     fn mount(&mut self, filesystem: &str, options: &[(&str, Option<&str>)]) -> Result<i64> {
         let context = self.call(libc::SYS_fsopen, &[Bytes(format!("{filesystem}\0").as_bytes()), Number(1)])?;
         for (key, value) in options {
@@ -84,11 +124,10 @@ impl Taken {
             let value = value.as_ref().map_or(Number(0), |value| Bytes(value.as_bytes()));
             self.call(libc::SYS_fsconfig, &[Number(context), command, Bytes(key.as_bytes()), value, Number(0)])?;
         }
-        self.call(libc::SYS_fsconfig, &[Number(context), Number(CREATE), Number(0), Number(0), Number(0)])?;
-        self.call(libc::SYS_fsmount, &[Number(context), Number(1), Number(6)])
+        self.made(context)
     }
 
-    /// A mount of the filesystem on the device.
+    /// A mount of the filesystem on the device with these options besides, in the same way.
     fn mount_of_device(&mut self, more: &[(&str, Option<&str>)]) -> Result<i64> {
         let device = self.device.trim_end_matches('\0').to_owned();
         self.mount("xfs", &[&[("source", Some(&*device)), ("nouuid", None)], more].concat())
@@ -110,6 +149,51 @@ impl Taken {
         let packet = client.receive()?;
         Ok(packet.map(|packet| decode(&packet)).transpose()?)
     }
+}
+
+/// What `vol-a` is mounted with, as the kernel says it: the placer's options, and what is the kernel's own default.
+const OPTIONS: [&str; 10] =
+    ["rw", "nosuid", "nodev", "relatime", "nouuid", "attr2", "inode64", "noquota", "logbufs=8", "logbsize=32k"];
+
+/// Its filter lets it make the mount that was asked for, and set nothing before that or afterwards.
+fn a_mounter_chooses_neither_filesystem_nor_device_nor_option(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    let (open, configure, mount) = (libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount);
+    let (xfs, device, nothing) = (Bytes(b"xfs\0"), Bytes(b"/loop0\0"), Number(0));
+    let flag = |option: &'static [u8]| vec![Number(FLAG), Bytes(option), nothing, nothing];
+    let string = |option: &'static [u8]| vec![Number(STRING), Bytes(option), device, nothing];
+    let tries: [(&str, i64, Vec<Argument>); 11] = [
+        ("another filesystem", open, vec![xfs, Number(1)]),
+        ("discard", configure, flag(b"discard\0")),
+        ("norecovery", configure, flag(b"norecovery\0")),
+        ("sync", configure, flag(b"sync\0")),
+        ("ro", configure, flag(b"ro\0")),
+        ("another device", configure, string(b"source\0")),
+        ("a log elsewhere", configure, string(b"logdev\0")),
+        ("other options for what is mounted", configure, vec![Number(7), nothing, nothing, nothing]),
+        ("with device nodes", mount, vec![Number(1), Number(2)]),
+        ("what is mounted", libc::SYS_mount_setattr, vec![Bytes(b"\0"), Number(0x1000), Bytes(&[0; 32]), Number(32)]),
+        ("the context of a mount", libc::SYS_fspick, vec![Bytes(b"\0"), Number(8)]),
+    ];
+    for (what, call, rest) in tries {
+        let mut taken = Taken::start(rig)?;
+        let arguments = if call == open { rest } else { [vec![Number(taken.context)], rest].concat() };
+        let outcome = taken.taken.call(call, &arguments)?;
+        ensure!(outcome == Outcome::Killed, "{what}: {outcome:?}");
+        drop(taken);
+        rig.end_of_helper(rig.patience(Duration::from_secs(10))).context(what)?;
+        rig.start_helper()?;
+    }
+    check_all_is_well(rig)?;
+    let helper = rig.helper()?;
+    helper.ask_all([mount_filesystem("vol-a"), bind("vol-a", "a")])?;
+    let shown = mounts::below(&rig.publish_directory())?;
+    let [shown] = &shown[..] else { bail!("{shown:?}") };
+    let all = shown.options.iter().chain(&shown.super_options);
+    let other: Vec<_> = all.filter(|option| !OPTIONS.contains(&option.as_str())).collect();
+    ensure!(other.is_empty(), "{other:?} in {shown:?}");
+    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a")])
 }
 
 /// The numbers of what a process has open besides what each has.
@@ -152,20 +236,25 @@ fn other(taken: &mut Taken, filesystem: &str) -> Result<()> {
     well(taken, mount)
 }
 
-const WRONG: [Answer; 14] = [
+const WRONG: [Answer; 8] = [
     ("nothing", |taken| taken.answer(&[0; 4], &[])),
     ("a short packet", |taken| taken.answer(&[0; 3], &[])),
     ("a long packet", |taken| taken.answer(&[0; 5], &[])),
     ("a long packet with the mount", |taken| {
-        let mount = taken.mount_of_device(&[])?;
+        let mount = taken.asked_mount()?;
         taken.answer(&[0; 8], &[mount])
     }),
     ("its own connection", |taken| well(taken, taken.connection)),
-    ("a context", |taken| {
-        let context = taken.call(libc::SYS_fsopen, &[Bytes(b"xfs\0"), Number(1)])?;
-        well(taken, context)
+    ("what was to be mounted", |taken| well(taken, taken.context)),
+    ("the same, once it is mounted", |taken| {
+        taken.asked_mount()?;
+        well(taken, taken.context)
     }),
     ("standard error", |taken| well(taken, 2)),
+];
+
+/// What a mounter can make only while its filter logs what it does not allow.
+const PREVENTED: [Answer; 7] = [
     ("a tmpfs", |taken| {
         let mount = taken.mount("tmpfs", &[])?;
         well(taken, mount)
@@ -186,9 +275,22 @@ const WRONG: [Answer; 14] = [
 
 fn what_is_not_the_mount_that_was_asked_for_ends_the_helper(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
+    check_refused(rig, &WRONG)
+}
+
+/// The placer checks a mount as if there were no filter.
+fn nor_is_a_mount_placed_that_no_filter_has_prevented(rig: &mut Rig) -> Result<()> {
+    make_pool(rig, 3)?;
+    rig.helper_flags.push("--seccomp=log".to_owned());
+    rig.start_helper()?;
+    check_refused(rig, &PREVENTED)
+}
+
+/// Checks that the helper ends at each of these answers, and that the next one serves.
+fn check_refused(rig: &mut Rig, answers: &[Answer]) -> Result<()> {
     rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     let mut said = 0;
-    for (what, answer) in WRONG {
+    for (what, answer) in answers {
         let mut tried = || -> Result<()> {
             let mut taken = Taken::start(rig)?;
             answer(&mut taken)?;
@@ -202,7 +304,7 @@ fn what_is_not_the_mount_that_was_asked_for_ends_the_helper(rig: &mut Rig) -> Re
             rig.start_helper()?;
             check_all_is_well(rig)
         };
-        tried().context(what)?;
+        tried().context(*what)?;
     }
     Ok(())
 }
@@ -227,7 +329,7 @@ fn an_error_with_whatever_comes_beside_it_is_an_error(rig: &mut Rig) -> Result<(
     rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
     for (errno, wanted, with_mount) in [(5, 5, false), (-1, 1, false), (i32::MIN, 1, true), (i32::MAX, 4095, true)] {
         let mut taken = Taken::start(rig)?;
-        let mount = if with_mount { Some(taken.mount_of_device(&[])?) } else { None };
+        let mount = if with_mount { Some(taken.asked_mount()?) } else { None };
         taken.answer(&errno.to_ne_bytes(), mount.as_slice())?;
         let Some(Err(error)) = taken.end(rig)? else { bail!("{errno}: no error") };
         ensure!(error.kind == ErrorKind::Io(wanted), "{errno}: {error:?}");
@@ -242,8 +344,8 @@ fn a_mount_with_something_beside_it_is_that_mount(rig: &mut Rig) -> Result<()> {
     let placer = processes::placer(rig.helper_pid()?)?;
     let mut taken = Taken::start(rig)?;
     let before = processes::descriptors(placer)?;
-    let (mount, other) = (taken.mount_of_device(&[])?, taken.mount("tmpfs", &[])?);
-    taken.answer(&[0; 4], &[mount, other, taken.line])?;
+    let mount = taken.asked_mount()?;
+    taken.answer(&[0; 4], &[mount, taken.context, taken.line])?;
     let answered = taken.end(rig)?;
     ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
     ensure!(processes::descriptors(placer)? <= before, "the placer keeps what came beside it");
@@ -254,13 +356,15 @@ fn a_mount_with_something_beside_it_is_that_mount(rig: &mut Rig) -> Result<()> {
 fn a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
     rig.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    // It says that there is none, and keeps it.
     let mut taken = Taken::start(rig)?;
-    let (mount, kept) = (taken.mount_of_device(&[])?, taken.mount_of_device(&[])?);
-    ensure!(mount != kept);
-    well(&mut taken, mount)?;
+    let kept = taken.asked_mount()?;
+    taken.answer(&5_i32.to_ne_bytes(), &[])?;
     let answered = taken.end(rig)?;
-    ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
+    ensure!(matches!(answered, Some(Err(_))), "{answered:?}");
+    ensure!(open_numbers(confined(rig)?)?.contains(&kept), "it is kept");
     let helper = rig.helper()?;
+    helper.ask(&mount_filesystem("vol-a"))?;
     for _ in 0..2 {
         denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "")?;
     }

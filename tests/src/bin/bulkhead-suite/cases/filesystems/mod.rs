@@ -56,7 +56,7 @@ pub fn make_pool(rig: &mut Rig, filesystems: u32) -> Result<()> {
 }
 
 /// Makes a pool of this size, which is configured for so many filesystems.
-fn make_pool_of(rig: &mut Rig, pool_mebibytes: u64, filesystems: u32) -> Result<()> {
+pub fn make_pool_of(rig: &mut Rig, pool_mebibytes: u64, filesystems: u32) -> Result<()> {
     let run_options = RunOptions { pool_mebibytes, ..rig.run_options.clone() };
     let templates = rig.work().join("templates");
     fs::create_dir_all(&templates)?;

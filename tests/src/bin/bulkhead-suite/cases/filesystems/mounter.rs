@@ -3,18 +3,18 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Condition, ErrorKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
-use bulkhead_tests::takeover::Argument::{Bytes, Number};
-use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
+use bulkhead_tests::takeover::Argument::Number;
+use bulkhead_tests::takeover::{Outcome, Takeover};
 use nix::libc;
 use rustix::process::Signal;
 
-use super::answers::{message, open_numbers};
+use super::answers::Taken;
 use super::{MOUNTER_UID, SIZE, check_detached, confined, mounter, start};
 
 cases! {
@@ -95,43 +95,16 @@ fn a_mounter_that_is_taken_over_opens_and_places_nothing(rig: &mut Rig) -> Resul
     Ok(())
 }
 
-/// A mounter that is taken over makes a mount of another kind, and hands it over as the answer to a request.
+/// A mounter that is taken over hands over the mount of another volume's device, which it was asked for as well.
 fn what_is_no_mount_of_the_device_is_not_placed(rig: &mut Rig) -> Result<()> {
     start(rig, 3)?;
-    let helper = rig.helper()?;
-    helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
-    let patience = rig.patience(Duration::from_secs(5));
-    let pid = confined(rig)?;
-    let connection = *open_numbers(pid)?.first().context("a connection to the server")?;
-    let mut taken = Takeover::of(pid, patience)?;
-    let mut done = |call, arguments: &[Argument]| match taken.call(call, arguments)? {
-        Outcome::Done(value) => Ok(value),
-        other => bail!("call {call}: {other:?}"),
-    };
-    // Version 3 of capset(2): CAP_SYS_ADMIN becomes effective.
-    let header = [0x2008_0522_u32, 0].map(u32::to_ne_bytes).concat();
-    let data = [1_u32 << 21, 1 << 21, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
-    done(libc::SYS_capset, &[Bytes(&header), Bytes(&data)])?;
-    let context = done(libc::SYS_fsopen, &[Bytes(b"tmpfs\0"), Number(1)])?;
-    done(libc::SYS_fsconfig, &[Number(context), Number(6), Number(0), Number(0), Number(0)])?;
-    let mount = done(libc::SYS_fsmount, &[Number(context), Number(1), Number(6)])?;
-    helper.send(&bulkhead_protocol::encode(&mount_filesystem("vol-a"))?)?;
-    let packet = message(taken.address(), &[0; 4], &[0])?;
-    let flags = Number(libc::MSG_CMSG_CLOEXEC.into());
-    let received = taken.call(libc::SYS_recvmsg, &[Number(connection), Bytes(&packet), flags])?;
-    ensure!(received == Outcome::Done(1), "{received:?}");
-    let known = [connection, context, mount];
-    let line = open_numbers(pid)?.into_iter().find(|number| !known.contains(number)).context("a line")?;
-    let packet = message(taken.address(), &[0; 4], &[mount])?;
-    let sent = taken.call(libc::SYS_sendmsg, &[Number(line), Bytes(&packet), Number(0)])?;
-    ensure!(sent == Outcome::Done(4), "{sent:?}");
-    drop(taken);
-    ensure!(!matches!(helper.receive(), Ok(Some(_))), "the request is answered");
-    rig.end_of_helper(patience).context("the helper goes on with that mounter")?;
+    rig.helper()?.ask_all(["vol-a", "vol-b"].map(|id| create(id, filesystem_spec(SIZE))))?;
+    let answered = Taken::start(rig)?.exchange(rig, "vol-b")?;
+    ensure!(answered.is_none(), "{answered:?}");
+    rig.end_of_helper(rig.patience(Duration::from_secs(5))).context("the helper goes on with that mounter")?;
     ensure!(fs::read_to_string(rig.logs().join("helper.log"))?.contains("handed over something else"));
     let helper = rig.started_helper()?;
-    helper.ask(&mount_filesystem("vol-a"))?;
-    Ok(())
+    helper.ask_all(["vol-a", "vol-b"].map(mount_filesystem))
 }
 
 fn a_helper_without_its_mounter_ends_and_is_started_anew(rig: &mut Rig) -> Result<()> {
