@@ -160,7 +160,8 @@ async fn what_was_never_said_is_deleted_and_not_taken() {
         api.contents().put(content);
         agent(&helper, &api);
         until("letting it go", || api.contents().get("snapcontent-1").is_none()).await;
-        assert_eq!((asked(&helper, "CreateSnapshot"), asked(&helper, "DeleteSnapshot")), (0, 1));
+        // It is asked for again while the watch does not tell yet that the object is gone.
+        assert!(asked(&helper, "CreateSnapshot") == 0 && asked(&helper, "DeleteSnapshot") >= 1);
     }
 }
 

@@ -298,7 +298,7 @@ pub const MOUNTER: &[Row] = &[
     Row(&[libc::SYS_close_range], &[Arg(0, Ge, 3)], "the child has nothing but that line"),
 ];
 
-/// What only a child of the start may call, to look and to set an attribute.
+/// What only a child of the start may call, to look and to set times.
 pub const CHILD: &[Row] = &[
     Row(
         &[libc::SYS_openat],

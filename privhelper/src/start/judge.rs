@@ -31,7 +31,9 @@ pub enum Said {
     Volume(VolumeId),
     /// It can be served.
     Fit(Fit),
-    /// It cannot, and why.
+    /// What was judged is as it should be.
+    Sound,
+    /// It is not, or the pool cannot be served, and why.
     Unfit(Why, Text),
 }
 

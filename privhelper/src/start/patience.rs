@@ -85,13 +85,13 @@ pub fn judged(
     let needs = Needs { capabilities: &[], root: None, on_violation };
     let work = |line: &OwnedFd| {
         let judged = privileges::give_up().and_then(|unprivileged| judge(&unprivileged));
-        judged.unwrap_or_else(|refusal| say(line, &refusal.into()));
+        say(line, &judged.map_or_else(Said::from, |()| Said::Sound));
     };
-    let mut judged = Ok(());
-    let answers = in_child(LIMIT, needs, work, |packet| {
-        if let Ok(Said::Unfit(why, message)) = bulkhead_protocol::decode(packet) {
-            judged = Err(why.because(message.as_str()));
-        }
+    let mut judged = Err("the process that judges the host has said nothing".to_owned().into());
+    let answers = in_child(LIMIT, needs, work, |packet| match bulkhead_protocol::decode(packet) {
+        Ok(Said::Sound) => judged = Ok(()),
+        Ok(Said::Unfit(why, message)) => judged = Err(why.because(message.as_str())),
+        _ => {}
     });
     let failed = |error: SysError| format!("the process that judges the host fails: {error}");
     answers.map_err(failed)?.map_err(|_| "the process that judges the host does not answer".to_owned())?;

@@ -60,7 +60,7 @@ impl Candidate<HostPool> {
             Ok(Said::Uuid(found)) => uuid = Some(found.as_str().to_owned()),
             Ok(Said::Fit(found)) => fit = Some(Ok(found)),
             Ok(Said::Unfit(why, message)) => fit = Some(Err(why.because(message.as_str()))),
-            Err(_) => {}
+            Ok(Said::Sound) | Err(_) => {}
         };
         let look = |line: &OwnedFd| {
             // What fails here fails again in the process that asks.

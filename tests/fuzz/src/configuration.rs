@@ -5,12 +5,19 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Component, Path};
 
 use bulkhead_privhelper::start::config::{self, Command, Config};
+use bulkhead_privhelper::start::privileges;
 
 /// What is accepted makes sense.
 pub fn run(content: &[u8]) {
     let file = crate::file(content);
     match config::parse([format!("--config=/proc/self/fd/{}", file.as_raw_fd())]) {
-        Ok(Command::Serve(config)) => makes_sense(&config),
+        Ok(Command::Serve(config)) => {
+            let unprivileged = privileges::give_up().expect("lowering needs no privilege");
+            match config.refuse_doubtful(&unprivileged) {
+                Ok(()) => makes_sense(&config),
+                Err(complaint) => assert!(!complaint.is_empty()),
+            }
+        }
         Ok(Command::Print(text)) => panic!("a file asks for {text:?}"),
         Err(complaint) => assert!(!complaint.is_empty()),
     }

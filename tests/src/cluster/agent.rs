@@ -37,6 +37,7 @@ impl Agent {
         let uid = node::make(access, name, &[])?;
         let mut rig = Rig::new(run_options, work, templates)?;
         rig.node = name.to_owned();
+        rig.waits_for_devices = true;
         let directory = work.join("run");
         node::write_kubeconfig(access, &directory, &node::token(access, name, &uid, TOKEN_LIFETIME)?)?;
         rig.frontend_flags = vec!["--kubeconfig".into(), directory.join("kubeconfig").into()];

@@ -75,11 +75,7 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
     match command.as_deref() {
         Some("init-pool") => init_pools(arguments),
         Some("check") => match config::parse(arguments)? {
-            Command::Serve(config) => {
-                let doubts = |unprivileged: &Unprivileged| Ok(config.refuse_doubtful(unprivileged)?);
-                patience::judged(config.on_violation, doubts).map_err(|refusal| refusal.to_string())?;
-                Ok(check(&config))
-            }
+            Command::Serve(config) => check(&config),
             Command::Print(text) => print(&text),
         },
         Some("requota") => requota::requota(arguments),
@@ -143,7 +139,17 @@ fn open_to_write(directory: &Path) -> Result<OwnedFd, SysError> {
 
 /// Prints a line for each thing that must be right; `false` if one is not. Changes nothing except for trial mounts,
 /// which are gone at the end.
-fn check(config: &Config) -> bool {
+///
+/// # Errors
+/// A sentence on an option that makes no sense, on a host that can have it judged.
+fn check(config: &Config) -> Result<bool, String> {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mounts_images = config.pools.iter().any(|pool| pool.filesystems > 0);
+    let (kernel, capabilities) = (judge::host::check_kernel(&release), check_capabilities(mounts_images));
+    if kernel.is_ok() && capabilities.is_ok() {
+        let doubts = |unprivileged: &Unprivileged| Ok(config.refuse_doubtful(unprivileged)?);
+        patience::judged(config.on_violation, doubts).map_err(|refusal| refusal.to_string())?;
+    }
     let mut good = true;
     let mut say = |what: &str, result: Result<(), Refusal>| {
         match &result {
@@ -152,10 +158,8 @@ fn check(config: &Config) -> bool {
         }
         good &= result.is_ok();
     };
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    say("kernel", judge::host::check_kernel(&release));
-    let mounts_images = config.pools.iter().any(|pool| pool.filesystems > 0);
-    say("capabilities", check_capabilities(mounts_images).map_err(Refusal::from));
+    say("kernel", kernel);
+    say("capabilities", capabilities.map_err(Refusal::from));
     if mounts_images {
         let context = rustix::mount::fsopen("xfs", FsOpenFlags::FSOPEN_CLOEXEC);
         let why = |error| format!("the kernel cannot mount XFS: {error}; load its module (modprobe xfs)");
@@ -203,7 +207,7 @@ fn check(config: &Config) -> bool {
             println!("skipped jail, and mounts that reach the host: {why}");
         }
     }
-    good
+    Ok(good)
 }
 
 fn check_capabilities(mounts_images: bool) -> Result<(), String> {

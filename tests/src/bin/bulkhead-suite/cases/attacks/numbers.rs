@@ -104,11 +104,12 @@ fn devices_without_end_are_held_back(rig: &mut Rig) -> Result<()> {
             .map(|(number, client)| {
                 let (id, refused) = (format!("vol-{number}"), &refused);
                 scope.spawn(move || -> Result<()> {
-                    client.ask(&create(&id, image_spec(1 << 20)))?;
+                    client.ask_patiently(&create(&id, image_spec(1 << 20)))?;
                     let begun = Instant::now();
                     while begun.elapsed() < limit {
                         match client.request(&attach(&id))? {
-                            Ok(_) => drop(client.ask(&detach(&id))?),
+                            // So many refusals may leave no place in the log.
+                            Ok(_) => drop(client.ask_patiently(&detach(&id))?),
                             Err(error) if error.kind == ErrorKind::Busy => drop(refused.fetch_add(1, Relaxed)),
                             Err(error) => bail!("{error}"),
                         }

@@ -86,7 +86,7 @@ fn churn(directory: &std::path::Path) -> Result<Vec<Child>> {
 const TRIES: usize = 4;
 
 /// Mounts a copy of a snapshot. The kernel fails to free the files of some (`xfs_ifree` returns -117, seen on Linux 6.18); what
-/// is asked for then names the snapshot, and another copy of the very same is mounted, or the snapshot would be at fault.
+/// is asked for then names the snapshot, and another copy of the very same is tried.
 fn mount_a_copy(rig: &Rig, helper: &HelperClient, id: &str, snapshot: &str) -> Result<()> {
     for tried in 1.. {
         let Err(error) = helper.ask_within(rig.patience(Duration::from_secs(120)), &mount_filesystem(id)) else {
