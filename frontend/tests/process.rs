@@ -188,6 +188,8 @@ async fn one_call_too_many_waits_at_the_client() {
     let options = ["--csi-endpoint", socket.to_str().unwrap(), "--metrics-address", "127.0.0.1:0"];
     let frontend = Frontend::start(&fake, &options);
     let client = channel(&socket).await;
+    // With an answer it has heard how many calls it may make at a time. Before, it may make more, and one is refused.
+    IdentityClient::new(client.clone()).get_plugin_info(GetPluginInfoRequest {}).await.unwrap();
     let mut calls = JoinSet::new();
     for number in 0..=CALLS {
         let mut controller = ControllerClient::new(client.clone());
