@@ -160,8 +160,9 @@ async fn what_was_never_said_is_deleted_and_not_taken() {
         api.contents().put(content);
         agent(&helper, &api);
         until("letting it go", || api.contents().get("snapcontent-1").is_none()).await;
-        // It is asked for again while the watch does not tell yet that the object is gone.
-        assert!(asked(&helper, "CreateSnapshot") == 0 && asked(&helper, "DeleteSnapshot") >= 1);
+        // It may be asked for once more while the watch does not tell yet that the object is let go.
+        let deleted = asked(&helper, "DeleteSnapshot");
+        assert!(asked(&helper, "CreateSnapshot") == 0 && (1..=2).contains(&deleted), "deleted {deleted} times");
     }
 }
 

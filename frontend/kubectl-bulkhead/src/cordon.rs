@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::agents;
 use crate::cluster::{Cluster, Failure};
 
-/// How often it is tried: the agent writes its Lease, too.
+/// How often it is tried again: the agent writes its Lease, too.
 const ATTEMPTS: usize = 8;
 
 /// Has the pool called `name`, which is `NODE/POOL`, take no new volumes if `is_wanted`, and take them again if not.
@@ -60,7 +60,8 @@ async fn change(cluster: &Cluster, node: &str, pool: &PoolName, is_wanted: bool)
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let key = names::cordoned_pools(&cluster.driver);
     let operation = || format!("changing the Lease of the agent of node {node}");
-    for attempt in 1.. {
+    let mut attempts = 0;
+    loop {
         let found = leases.get_opt(node).await.map_err(cluster.failed(operation()))?;
         let is_own = |lease: &Lease| lease.labels().get(names::DRIVER_LABEL) == Some(&cluster.driver);
         let lease = found.filter(is_own).ok_or_else(|| Failure::NoAgent(node.to_owned()))?;
@@ -77,11 +78,10 @@ async fn change(cluster: &Cluster, node: &str, pool: &PoolName, is_wanted: bool)
         let patch = json!({ "metadata": { "resourceVersion": version, "annotations": annotations } });
         match leases.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await {
             // Whoever has changed it meanwhile may have changed this.
-            Err(kube::Error::Api(status)) if status.code == 409 && attempt < ATTEMPTS => {}
+            Err(kube::Error::Api(status)) if status.code == 409 && attempts < ATTEMPTS => attempts += 1,
             done => return done.map(|_| true).map_err(cluster.failed(operation())),
         }
     }
-    Ok(false)
 }
 
 #[cfg(test)]
