@@ -46,25 +46,28 @@ fn check_shows(rig: &Rig, id: &str) -> Result<()> {
 fn what_is_kept_ready_is_taken_and_no_volume_notices(rig: &mut Rig) -> Result<()> {
     let helper = rig.helper()?;
     publish(rig, &helper, "vol-a")?;
-    let bound = || -> Result<BTreeSet<u32>> { Ok(loops::all()?.iter().filter_map(loops::Loop::number).collect()) };
     let own = loops::backed_by(&rig.pool().device()?)?;
     let first = own.iter().filter_map(loops::Loop::number).min().context("vol-a has a device")?;
-    let ready = rig.eventually(10, || {
-        let ready: BTreeSet<u32> = loops::made_since(first)?.difference(&bound()?).copied().collect();
-        ensure!(ready.len() >= 4, "{ready:?} are kept ready");
-        Ok(ready)
-    })?;
+    let bound = || -> Result<BTreeSet<u32>> { Ok(loops::all()?.iter().filter_map(loops::Loop::number).collect()) };
     // What is bound is never given out: neither a volume's device, nor its hold.
-    let of_volume: BTreeSet<u32> = loops::made_since(first)?.difference(&ready).copied().collect();
+    let of_volume: BTreeSet<u32> = loops::made_since(first)?.intersection(&bound()?).copied().collect();
     let given = given_out(50)?;
     ensure!(given.is_disjoint(&of_volume), "{given:?} of {of_volume:?}");
     // A program gets what is ready, and keeps it. It binds a file of its own.
     let file = rig.work().join("another-programs");
     fs::write(&file, vec![b'x'; SIZE as usize])?;
-    let paths: Vec<PathBuf> = ready.iter().map(|number| format!("/dev/loop{number}").into()).collect();
-    let taken: Vec<&PathBuf> =
-        paths.iter().filter(|path| run(Command::new("losetup").arg(path).arg(&file)).is_ok()).collect();
-    ensure!(taken.len() >= 4, "{taken:?} of {ready:?} could be taken");
+    helper.ask(&create("vol-spare", image_spec(SIZE)))?;
+    let mut taken: Vec<PathBuf> = Vec::new();
+    rig.eventually(10, || {
+        // A helper of another test that starts removes what is bound to nothing. Others are made when it is needed.
+        helper.ask_all([attach("vol-spare"), detach("vol-spare")])?;
+        let ready: BTreeSet<u32> = loops::made_since(first)?.difference(&bound()?).copied().collect();
+        let paths = ready.iter().map(|number| PathBuf::from(format!("/dev/loop{number}")));
+        taken.extend(paths.filter(|path| run(Command::new("losetup").arg(path).arg(&file)).is_ok()));
+        ensure!(taken.len() >= 4, "{taken:?} could be taken, and at last {ready:?} were ready");
+        Ok(())
+    })?;
+    helper.ask(&delete("vol-spare"))?;
     for id in ["vol-b", "vol-c"] {
         publish(rig, &helper, id).with_context(|| format!("beside {taken:?}"))?;
     }
@@ -77,8 +80,8 @@ fn what_is_kept_ready_is_taken_and_no_volume_notices(rig: &mut Rig) -> Result<()
         helper.ask_all([remove_device(id, id), detach(id), delete(id)])?;
     }
     for path in taken {
-        ensure!(first_bytes::<64>(path)?.iter().all(|byte| *byte == b'x'), "{} is the program's", path.display());
-        loops::remove(std::slice::from_ref(path))?;
+        ensure!(first_bytes::<64>(&path)?.iter().all(|byte| *byte == b'x'), "{} is the program's", path.display());
+        loops::remove(&[path])?;
     }
     ensure!(fs::read(&file)?.iter().all(|byte| *byte == b'x'), "the program's file has changed");
     Ok(())

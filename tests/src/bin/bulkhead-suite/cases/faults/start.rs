@@ -150,6 +150,7 @@ fn start_with(rig: &mut Rig, call: &Call, fault: Fault) -> Result<bool> {
             (Some(9), Fault::Kill) => Ok(()),
             // The emptier may have been killed, or its end noticed.
             (None, _) if !status.success() => gives_a_reason(&helper, begun),
+            (None, Fault::Error(_)) => is_started_anew(&helper, begun),
             _ => Err(anyhow::anyhow!("the start has ended in another way: {status}")),
         },
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
@@ -219,6 +220,15 @@ fn knows_what_is_published(rig: &Rig) -> Result<()> {
     }
     let file = rig.pool().volume(&DIRECTORY).join("data/file");
     ensure!(fs::read(&file).is_ok_and(|content| content == b"precious"), "{} is gone", file.display());
+    Ok(())
+}
+
+/// A helper that could not serve a pool ends in order once the pool may be there: a moment later, if only the fault kept it
+/// from being served.
+fn is_started_anew(helper: &Daemon, begun: usize) -> Result<()> {
+    let log = helper.log()?;
+    let new = log.get(begun..).unwrap_or_default();
+    ensure!(new.contains("the helper ends, to be started anew: "), "the helper has ended without a reason: {new:?}");
     Ok(())
 }
 
