@@ -18,6 +18,7 @@ pub mod keeper;
 pub mod kubelet;
 pub mod leaks;
 pub mod monitoring;
+pub mod neighbour;
 pub mod node;
 pub mod observe;
 pub mod pace;

@@ -23,6 +23,7 @@ mod logs;
 mod many;
 mod model;
 mod modify;
+mod neighbour;
 mod node_block;
 mod node_directory;
 mod owner;
@@ -83,6 +84,7 @@ pub fn all() -> Vec<Case> {
         many::cases(),
         model::cases(),
         modify::cases(),
+        neighbour::cases(),
         allocation::cases(),
         limits::cases(),
         logs::cases(),
