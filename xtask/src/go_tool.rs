@@ -28,6 +28,14 @@ pub struct GoTool {
 pub const HELM: GoTool =
     GoTool { variable: "BULKHEAD_HELM", pinned_in: "tests/helm", package: "helm.sh/helm/v3/cmd/helm", tags: "" };
 
+/// A registry, to which a release is pushed.
+pub const REGISTRY: GoTool = GoTool {
+    variable: "BULKHEAD_REGISTRY_PROGRAM",
+    pinned_in: "tests/registry",
+    package: "github.com/distribution/distribution/v3/cmd/registry",
+    tags: "",
+};
+
 /// promtool, which checks metrics and alerts.
 pub const PROMTOOL: GoTool =
     GoTool { variable: "BULKHEAD_PROMTOOL", package: "github.com/prometheus/prometheus/cmd/promtool", ..PROMETHEUS };

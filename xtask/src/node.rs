@@ -74,9 +74,9 @@ pub fn run<T: Send>(
 
 /// Ports that nothing is listening on. While the machine reboots nobody holds them, so they are below those that the
 /// kernel gives to whoever asks for any port (/proc/sys/net/ipv4/ip_local_port_range).
-fn free_ports() -> Result<[u16; 2]> {
+pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let begin = 20_000 + (std::process::id() % 10_000) as u16;
     let mut free = (begin..32_768).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    let mut next = || free.next().context("no port between 20000 and 32767 is free on the loopback device");
-    Ok([next()?, next()?])
+    let ports: Vec<u16> = free.by_ref().take(N).collect();
+    ports.try_into().map_err(|_| anyhow!("no port between 20000 and 32767 is free on the loopback device"))
 }

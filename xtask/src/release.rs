@@ -10,7 +10,7 @@ mod programs;
 mod sbom;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use fs_err as fs;
@@ -88,11 +88,25 @@ fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, dir
     write_checksums(directory)
 }
 
+/// Writes what a registry gets of a release, into an empty directory, from programs that are already built for this host.
+pub fn write_for_registry(
+    workspace: &Workspace,
+    built: impl Fn(&str) -> PathBuf,
+    registry: &str,
+    directory: &Path,
+) -> Result<()> {
+    let (origin, host) = (Origin::of(workspace)?, Architecture::host());
+    let released = Released { registry: Some(registry), revision: &origin.revision, created: origin.date };
+    let images = image::write_released(|name, _| built(name), &[host], &released, directory)?;
+    chart::write(&workspace.root, &images, &origin, &HELM.provide(workspace)?, directory)
+}
+
 /// Removes the files of an earlier release, and nothing else.
 fn empty(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)?;
     let names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
-    let ours = |name: &str| OURS.iter().any(|start| name.starts_with(start)) || name == CHECKSUMS;
+    let ours =
+        |name: &str| OURS.iter().any(|start| name.starts_with(start)) || [CHECKSUMS, chart::MANIFEST].contains(&name);
     for name in &names {
         ensure!(
             ours(&name.to_string_lossy()),

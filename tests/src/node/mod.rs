@@ -3,6 +3,7 @@
 mod gateway;
 mod kubectl;
 mod machine;
+mod registry;
 mod specs;
 
 use std::env;
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use self::gateway::Gateway;
 pub use self::kubectl::Kubectl;
 pub use self::machine::Machine;
+pub use self::registry::Registry;
 pub use self::specs::{Outcome, Outcomes, Skips, State};
 use crate::cluster::control_plane::ControlPlane;
 use crate::cluster::snapshots;

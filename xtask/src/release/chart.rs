@@ -14,6 +14,9 @@ use crate::process::{capture, command};
 
 const CHART: &str = "deploy/helm/bulkhead";
 
+/// The manifest of the usual deployment under a name that is the same in each release, so that a link leads to the newest.
+pub const MANIFEST: &str = "bulkhead.yaml";
+
 /// The deployments that get a manifest: values of the chart's `form`.
 const FORMS: [&str; 2] = ["container", "host-service"];
 
@@ -40,7 +43,11 @@ pub fn write(source: &Path, images: &[Pinned], origin: &Origin, helm: &Path, dir
             let reference = format!("{}:{VERSION}@{}", image.repository, image.digest);
             ensure!(objects.contains(&format!("image: {reference}\n")), "the chart does not name {reference}");
         }
-        write_manifest(directory, form, &format!("{namespace}{objects}"))?;
+        let manifest = format!("{namespace}{objects}");
+        if form == FORMS[0] {
+            fs::write(directory.join(MANIFEST), &manifest)?;
+        }
+        write_manifest(directory, form, &manifest)?;
     }
     for optional in OPTIONAL {
         let objects = fs::read_to_string(source.join(format!("deploy/kubernetes/{optional}/{optional}.yaml")))?;

@@ -99,6 +99,7 @@ const RULES: &[Rule] = &[
     rule("tests/control-plane/1.", ALL, &[OlderKubernetes]),
     rule("tests/prometheus/", ALL, &[Kubernetes]),
     rule("tests/helm/", ALL, &[Kubernetes]),
+    rule("tests/registry/", ALL, &[Node]),
     // Benches only.
     rule("tests/external-provisioner/", ALL, &[]),
     rule("tests/local-path/", ALL, &[]),

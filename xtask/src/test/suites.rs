@@ -12,7 +12,7 @@ use super::step::Step;
 use super::transcript::Transcript;
 use crate::directory::run_directory;
 use crate::former;
-use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL, for_snapshots};
+use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL, REGISTRY, for_snapshots};
 use crate::kubernetes;
 use crate::node::{self, Equipment};
 use crate::packages;
@@ -157,13 +157,26 @@ impl Suites<'_> {
         arguments.extend(self.filter.clone());
         let snapshots = for_snapshots(self.workspace)?;
         let equipment = Equipment::usual(self.workspace, self.qemu)?;
+        let release = run_directory(&self.workspace.runs())?;
+        let offered = if self.everything { Some(self.offered(release.path())?) } else { None };
         node::run(self.workspace, &self.programs, equipment, &arguments, |program| {
-            program.envs(snapshots);
-            if self.everything {
-                program.env(HELM.variable, HELM.provide(self.workspace)?);
-            }
-            transcript.run(program)
+            transcript.run(program.envs(snapshots).envs(offered.into_iter().flatten()))
         })
+    }
+
+    /// What is installed from a registry, in this directory, and the variables that tell a suite where it is.
+    fn offered(&self, directory: &Path) -> Result<[(&'static str, PathBuf); 4]> {
+        packages::require(&["skopeo"])?;
+        // The first two are the machine's.
+        let [_, _, port] = node::free_ports()?;
+        let registry = format!("localhost:{port}/storage");
+        crate::release::write_for_registry(self.workspace, |name| self.programs.path(name), &registry, directory)?;
+        Ok([
+            (HELM.variable, HELM.provide(self.workspace)?),
+            (REGISTRY.variable, REGISTRY.provide(self.workspace)?),
+            ("BULKHEAD_RELEASE", directory.to_owned()),
+            ("BULKHEAD_REGISTRY", registry.into()),
+        ])
     }
 
     /// Kubernetes' own tests of storage drivers, on such a node.

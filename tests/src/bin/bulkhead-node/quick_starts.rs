@@ -1,14 +1,14 @@
-//! The quick start of docs/kubernetes.md that needs no disk: the pool is a directory of the root filesystem, here an ext4
-//! without quotas.
+//! The quick starts of docs/kubernetes.md with a release that is in a registry: one needs no disk, and its pool is a directory
+//! of the root filesystem, here an ext4 without quotas.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_model::quantity::parse;
-use bulkhead_tests::documented::{KUBERNETES, REPOSITORY, blocks, first_claim, run_all, section};
-use bulkhead_tests::node::{Node, eventually};
+use bulkhead_tests::documented::{KUBERNETES, blocks, first_claim, run_all, section};
+use bulkhead_tests::node::{Node, Registry, eventually};
 
-use crate::documented;
+use crate::{deployment, documented};
 
 /// What the page says of itself.
 const HEADING: &str = "A claim in a minute";
@@ -17,13 +17,14 @@ const HEADING: &str = "A claim in a minute";
 const ROOT_POOL: &str = "/var/lib/bulkhead/default";
 
 /// What the quick start shows.
-pub const NAME: &str = "the first claim without a disk or quotas";
+pub const NAME: &str = "the first claim from a registry, without a disk or quotas";
 
-/// Follows it, and undoes it.
+/// Follows it, and undoes it. Then the same release is installed from its one file.
 pub fn without_a_disk(node: &Node) -> Result<()> {
+    let registry = Registry::with_release(node)?;
     let [commands] =
         blocks(section(KUBERNETES, HEADING)?, "sh").try_into().ok().context("not one block of commands")?;
-    let commands = commands.replace("bulkhead-VERSION.tgz", &format!("{REPOSITORY}/deploy/helm/bulkhead"));
+    let commands = registry.fill_in(&commands);
     let (install, doctor) = commands.trim_end().rsplit_once('\n').context("one command")?;
     let start = Instant::now();
     run_all(&node.kubectl, install)?;
@@ -33,7 +34,18 @@ pub fn without_a_disk(node: &Node) -> Result<()> {
         .and_then(|()| last(node));
     let removed = documented::helm_uninstall(node);
     node.machine.run("rm -rf /var/lib/bulkhead")?;
-    tried.and(removed)
+    tried.and(removed)?;
+    from_one_file(node, &registry)
+}
+
+/// Applies the release's manifest, and deletes it again.
+fn from_one_file(node: &Node, registry: &Registry) -> Result<()> {
+    let manifest = registry.release.join("bulkhead.yaml");
+    let manifest = manifest.to_str().context("the path of the release is not UTF-8")?;
+    node.kubectl.run(&["apply", "--server-side", "--filename", manifest])?;
+    let ready = deployment::wait_until_ready(node);
+    node.kubectl.run(&["delete", "--cascade=foreground", "--timeout=240s", "--filename", manifest])?;
+    ready
 }
 
 /// The first claim of the page, whose size holds.
