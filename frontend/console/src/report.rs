@@ -40,6 +40,11 @@ impl Report {
         Self { json, text }
     }
 
+    /// The facts for a machine that shows them to people: text that cannot be seen whole is shown as in a table.
+    pub fn visible(&self) -> Value {
+        visible(&self.json)
+    }
+
     /// Prints the result on standard output.
     ///
     /// # Errors
@@ -93,8 +98,13 @@ fn yaml(value: &Value) -> io::Result<String> {
     serde_saphyr::to_string(&visible(value)).map(|text| format!("---\n{text}")).map_err(io::Error::other)
 }
 
+/// Text as people can see all of it.
+pub fn visible_text(text: &str) -> String {
+    printable(text, usize::MAX).into_owned()
+}
+
 fn visible(value: &Value) -> Value {
-    let shown = |text: &str| printable(text, usize::MAX).into_owned();
+    let shown = visible_text;
     match value {
         Value::String(text) => shown(text).into(),
         Value::Array(values) => values.iter().map(visible).collect(),

@@ -76,6 +76,10 @@ pub enum Failure {
         "no agent of node {0} has ever worked for this driver, as far as its Lease says: `kubectl bulkhead nodes` lists the nodes"
     )]
     NoAgent(String),
+    #[error("cannot listen on port {0} of 127.0.0.1: {1}; --port names another")]
+    Listen(u16, io::Error),
+    #[error("the system has no random numbers: {0}")]
+    Random(String),
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -96,7 +100,9 @@ impl Failure {
             Self::NoPool { .. } | Self::NoAgent(_) => "NotFound".to_owned(),
             Self::Old { .. } => "Old".to_owned(),
             Self::NotConfirmed(_) => "NotConfirmed".to_owned(),
-            Self::Runtime(_) | Self::Manual(_) | Self::Output(_) => "Failed".to_owned(),
+            Self::Runtime(_) | Self::Manual(_) | Self::Listen(..) | Self::Random(_) | Self::Output(_) => {
+                "Failed".to_owned()
+            }
         }
     }
 

@@ -23,6 +23,7 @@ mod rollout;
 mod snapshots;
 mod split;
 mod state;
+mod ui;
 mod uncontrolled;
 mod unheld;
 mod usage;
@@ -64,6 +65,7 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
         Command::Completion => report::print(completion::SCRIPT)?,
         Command::Complete { words } => report::print(&completion::answer(words))?,
         Command::Man { directory } => manual::write(Options::command(), SECTIONS, directory)?,
+        Command::Ui { port } => ui::run(&options, *port).await?,
         _ => return ask(options, format).await,
     }
     Ok(ExitCode::SUCCESS)
@@ -106,8 +108,8 @@ async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
             report
         }
         Command::ReleaseNode { node, yes, abandon_moved } => release::run(&cluster, &node, yes, abandon_moved).await?,
-        // They need no API server.
-        Command::Completion | Command::Complete { .. } | Command::Man { .. } => return Ok(code),
+        // They are done already.
+        Command::Ui { .. } | Command::Completion | Command::Complete { .. } | Command::Man { .. } => return Ok(code),
     };
     report.print(format)?;
     Ok(if cluster.unended.borrow().is_empty() { code } else { ExitCode::FAILURE })

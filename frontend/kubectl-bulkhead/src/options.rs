@@ -29,6 +29,7 @@ pub const SECTIONS: &[Section] = &[
             ("kubectl bulkhead volumes --node worker-1 -o yaml", "Shows the volumes of one node."),
             ("kubectl bulkhead volumes --watch", "Shows all volumes, and then each that changes."),
             ("kubectl bulkhead nodes --as alice", "Shows what alice may see."),
+            ("kubectl bulkhead ui", "Shows all of it in a browser."),
             ("kubectl bulkhead orphans", "Shows what refers to nodes that are gone, and volumes that nobody needs."),
             ("kubectl bulkhead adopt", "Shows which volumes could be brought back after etcd was lost."),
             ("kubectl bulkhead adopt --apply --with-claims", "Brings them back, with their claims."),
@@ -190,6 +191,14 @@ pub enum Command {
     Impact {
         /// The name of the node.
         node: String,
+    },
+    /// Serve a page on this machine that shows nodes, pools, volumes and what doctor says, until interrupted.
+    ///
+    /// It shows what your rights allow, to whoever knows the address that is printed, and changes nothing.
+    Ui {
+        /// The port on 127.0.0.1; any that is free, unless it is given.
+        #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+        port: u16,
     },
     /// Have a pool take no new volumes, until uncordon.
     ///

@@ -64,6 +64,7 @@ impl Suites<'_> {
             Step::Kubernetes => {
                 let mut suite = self.on_control_plane(&kubernetes::control_plane(self.workspace)?)?;
                 if self.long {
+                    packages::require(&["chromium"])?;
                     for tool in [HELM, PROMETHEUS, PROMTOOL] {
                         suite.env(tool.variable, tool.provide(self.workspace)?);
                     }

@@ -33,6 +33,7 @@ mod rights;
 mod snapshots;
 mod storm;
 mod token;
+mod ui;
 
 /// All of them, in the order in which they start. Those that take longest come first, so that none of them is left
 /// running alone at the end. The tests of rights start no agent, so they need not wait until agents rely on the
@@ -52,6 +53,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         nodes::cases(),
         operator::cases(),
         plugin::cases(),
+        ui::cases(),
         requests::cases(),
         monitoring::cases(),
         namespaces::cases(),
