@@ -2,7 +2,7 @@
 //! device is never mounted.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Pace, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
@@ -18,6 +18,10 @@ use crate::state::{
     Attributes, Device, Held, Kind, Pool, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
 };
 use crate::sys::{Errno, Error as SysError, Result as SysResult};
+
+/// How often a request tries to mount a filesystem that the kernel fails to read, and for how long: others wait for the place.
+const MOST_MOUNTS: usize = 6;
+const MOUNTS_WITHIN: Duration = Duration::from_secs(4);
 
 /// Mounts the filesystem in a volume's image.
 pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {
@@ -206,7 +210,7 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
             content.map_or(Ok(()), |image| held.state.loops.refresh(device.number(), image))?;
         }
         if !is_kept {
-            mounted.ask(OnFilesystem::Mount(held.id.clone()))?;
+            mounted.mount()?;
         }
         mounted.thaw_left()?;
         // Whatever was interrupted in the filesystem's life before is made up for now. What needs nothing is not changed: a
@@ -344,6 +348,20 @@ impl<'a> Mounted<'a> {
 
     fn attributes(&self) -> SysResult<&Attributes> {
         self.pool.state.as_ref().map(|served| &served.attributes).map_err(|_| SysError::of(Errno::IO))
+    }
+
+    /// Has it mounted. While the kernel removes files that were unlinked while they were open, it may take its list of them
+    /// for damaged (`xfs_ifree returned error -117`), and fails with an I/O error. What it has removed by then stays removed,
+    /// and the next mount goes on from there.
+    fn mount(&self) -> SysResult<()> {
+        let begun = Instant::now();
+        for _ in 1..MOST_MOUNTS {
+            match self.ask(OnFilesystem::Mount(self.id.clone())) {
+                Err(SysError { errno: Errno::IO, .. }) if begun.elapsed() < MOUNTS_WITHIN => {}
+                answer => return answer,
+            }
+        }
+        self.ask(OnFilesystem::Mount(self.id.clone()))
     }
 
     fn ask(&self, what: OnFilesystem) -> SysResult<()> {
