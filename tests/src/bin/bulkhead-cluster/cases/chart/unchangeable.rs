@@ -143,12 +143,7 @@ fn a_new_name_that_fails_half_way_is_taken_back(released: &Released) -> Result<(
         .upgrade(&json!({ "driverName": name, "storageClasses": [{ "name": "half" }], "tolerations": wrong }))?
         .failed()?;
     ensure!(released.flags()?.contains(name), "it has not failed half-way: {}", released.flags()?);
-    let told = released.helm("rollback", &[])?.failed()?;
-    ensure!(told.contains("formerDriverName"), "{told}");
     let values = json!({ "driverName": former, "storageClasses": [{ "name": "disk" }], "formerDriverName": name });
-    // As after any rollback that has failed, helm needs a second look at what the failed revision no longer had.
-    let told = released.upgrade(&values)?.failed()?;
-    ensure!(told.contains("no StorageClass with the name \"disk\" found"), "{told}");
     released.upgrade(&values)?.succeeded()?;
     ensure!(released.flags()?.contains(former), "{}", released.flags()?);
     released.check_complete()
