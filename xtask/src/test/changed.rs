@@ -63,7 +63,7 @@ const RULES: &[Rule] = &[
     rule("deploy/monitoring/", FRONTEND, &[Unit, Kubernetes]),
     rule("deploy/seccomp/", ALL, &[Systemd]),
     rule("deploy/systemd/", ALL, &[Systemd, Node]),
-    rule("deploy/udev/", ALL, &[Systemd]),
+    rule("deploy/udev/", ALL, &[Systemd, Node]),
     rule("frontend/", FRONTEND, &[Unit, Host, Kubernetes]),
     rule(
         "frontend/api/",

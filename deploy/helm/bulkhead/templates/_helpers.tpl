@@ -17,6 +17,30 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/*
+Other names that the driver had, as a JSON array: by the values, and by the cluster, if that may be looked at. The policy has
+the same name whatever the driver's is, and whoever has applied it.
+*/}}
+{{- define "bulkhead.former" -}}
+{{- $names := list .Values.formerDriverName }}
+{{- with lookup "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicy" "" "bulkhead-agent-volumes" }}
+{{- range .spec.variables }}
+{{- if eq .name "driver" }}
+{{- $names = append $names (trimAll "'" .expression) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toJson (without ($names | uniq) "" .Values.driverName) }}
+{{- end }}
+
+{{/* The annotations by which files/base/policy-driver.yaml keeps the driver's name. */}}
+{{- define "bulkhead.driver" -}}
+bulkhead/driver: {{ .Values.driverName }}
+{{- with include "bulkhead.former" . | fromJsonArray }}
+bulkhead/former-driver: {{ join "," . }}
+{{- end }}
+{{- end }}
+
 {{/* The reference of an image, from its values and the chart. */}}
 {{- define "bulkhead.image" -}}
 {{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}

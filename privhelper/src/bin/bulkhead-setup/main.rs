@@ -15,6 +15,7 @@ mod neighbours;
 mod options;
 mod requota;
 mod tree;
+mod udev;
 mod walls;
 
 use std::os::fd::OwnedFd;
@@ -39,6 +40,7 @@ Prepare a node for bulkhead-privhelper.
 usage: bulkhead-setup init-pool [NAME=]DIR ...
        bulkhead-setup check FLAGS ...
        bulkhead-setup requota --pool DIR [--other-pool DIR ...] [--project-ids FIRST-LAST] [--dry-run] [--while-in-use]
+       bulkhead-setup install-udev-rule DIR
 
   init-pool  make each DIR a pool, which is called NAME if one is given; a DIR that is that pool already is left as it is
   check      test the kernel, the capabilities, the pools and mount propagation with the FLAGS of bulkhead-privhelper, and
@@ -51,6 +53,9 @@ usage: bulkhead-setup init-pool [NAME=]DIR ...
              finished by the next. --project-ids is that of the helper (default 100000-999999). Other pools on the
              filesystem are found in the directory that DIR is in; --other-pool names one elsewhere. Exit status 0 if every
              volume is limited; one of which something was left out is not, and stays unserved
+  install-udev-rule
+             write 59-bulkhead.rules, which keeps the host's programs from pods' devices, into DIR, such as
+             /run/udev/rules.d, unless it is there, and wait until udev goes by it
   --help, --version
 ";
 
@@ -79,10 +84,11 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
             Command::Print(text) => print(&text),
         },
         Some("requota") => requota::requota(arguments),
+        Some("install-udev-rule") => udev::install(arguments),
         Some("--help" | "-h") => print(HELP),
         Some("--version") => print(&format!("bulkhead-setup {}\n", env!("CARGO_PKG_VERSION"))),
         Some(other) => Err(format!("unknown command {other:?}; see --help")),
-        None => Err("a command is missing: init-pool, check or requota; see --help".to_owned()),
+        None => Err("a command is missing: init-pool, check, requota or install-udev-rule; see --help".to_owned()),
     }
 }
 
@@ -279,7 +285,7 @@ mod tests {
     #[test]
     fn each_command_has_help() {
         let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned()));
-        for command in ["check", "init-pool", "requota", "--help"] {
+        for command in ["check", "init-pool", "requota", "install-udev-rule", "--help"] {
             assert_eq!(run(&[command, "--help"]), Ok(true), "{command}");
         }
     }

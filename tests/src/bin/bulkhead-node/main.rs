@@ -15,6 +15,7 @@ mod story;
 mod tenants;
 mod traces;
 mod volumes;
+mod walls;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -71,9 +72,10 @@ const SET: &str = "a stateful set";
 const END: &str = "nothing is left of deleted claims";
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 26] = [
+const CHECKS: [Check; 27] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each(CLAIMS, volumes::claims_are_bound_and_written),
+    in_each("udev leaves pods' devices alone", walls::udev_leaves_devices_alone),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
     in_each("kubectl bulkhead reads the pool from the agent", operator::the_pool_is_listed),
     in_one("what the shell says to try", shell::what_it_says_to_try_works),

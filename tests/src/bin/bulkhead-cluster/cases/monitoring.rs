@@ -20,12 +20,16 @@ cases! {
     an_agents_work_is_in_its_metrics,
     alerts_are_the_same_in_both_forms,
     each_alert_has_a_runbook: Bare,
+    each_panel_is_explained_and_follows_the_selection: Bare,
     promtool_finds_no_fault_with_metrics_and_alerts: Long,
     prometheus_scrapes_an_agent: Long,
 }
 
+/// The files of alerts and of the dashboard, in one directory.
+const FILES: (&str, &str) = ("rules.yaml", "dashboard.json");
+
 /// The number of deployed alerts.
-const ALERTS: usize = 31;
+const ALERTS: usize = 32;
 
 /// Metrics left by the provisioning of a volume.
 const LEFT: [&str; 5] = [
@@ -84,6 +88,51 @@ fn each_alert_has_a_runbook(_: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
+/// The panels of the dashboard that show something.
+fn panels() -> Result<Vec<Value>> {
+    let dashboard: Value = serde_json::from_str(&fs::read_to_string(prometheus::RULES.replace(FILES.0, FILES.1))?)?;
+    let panels = dashboard["panels"].as_array().context("no panels")?.clone();
+    Ok(panels.into_iter().filter(|panel| panel["type"] != "row").collect())
+}
+
+/// The expressions of a panel.
+fn expressions(panel: &Value) -> impl Iterator<Item = &str> {
+    panel["targets"].as_array().into_iter().flatten().filter_map(|target| target["expr"].as_str())
+}
+
+fn each_panel_is_explained_and_follows_the_selection(_: &mut Cluster) -> Result<()> {
+    let panels = panels()?;
+    ensure!(panels.len() >= 30, "{} panels", panels.len());
+    for panel in &panels {
+        ensure!(panel["description"].as_str().is_some_and(|text| text.ends_with('.')), "no description: {panel:#}");
+        ensure!(expressions(panel).count() > 0, "it shows nothing: {panel:#}");
+        for expression in expressions(panel) {
+            for selected in ["group=~\"$group\"", "node=~\"$node\""] {
+                ensure!(expression.contains(selected), "{}: no {selected} in {expression}", panel["title"]);
+            }
+            let of_pools =
+                expression.matches("bulkhead_pool_").count() + expression.matches("_share_used_ratio").count();
+            let selected = expression.matches("pool=~\"$pool\"").count();
+            ensure!(selected >= of_pools, "{}: any pool's in {expression}", panel["title"]);
+        }
+    }
+    let mut places: Vec<_> = panels.iter().map(|panel| panel["gridPos"].to_string()).collect();
+    places.sort();
+    places.dedup();
+    ensure!(places.len() == panels.len(), "two panels are in one place");
+    Ok(())
+}
+
+/// As a file of rules, which promtool reads.
+fn as_rules(panels: &[Value]) -> String {
+    let expressions = panels.iter().flat_map(expressions);
+    let rules = expressions.enumerate().map(|(number, expression)| {
+        // Variables stand inside strings, so they are no fault.
+        format!("  - {{record: 'panel:{number}', expr: '{}'}}\n", expression.replace('\'', "''"))
+    });
+    format!("groups:\n- name: panels\n  rules:\n{}", rules.collect::<String>())
+}
+
 fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Result<()> {
     let program =
         std::env::var_os("BULKHEAD_PROMTOOL").context("$BULKHEAD_PROMTOOL does not name promtool's program")?;
@@ -98,6 +147,11 @@ fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Res
     let mut check = Command::new(&program);
     let checked = Printed::by(check.args(["check", "rules", "--lint-fatal", prometheus::RULES]))?.succeeded()?;
     ensure!(checked.contains(&format!("SUCCESS: {ALERTS} rules found")), "{checked}");
+    let panels = panels()?;
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), as_rules(&panels))?;
+    let mut check = Command::new(&program);
+    Printed::by(check.args(["check", "rules"]).arg(file.path()))?.succeeded()?;
     // Whether they fire when they should.
     let mut test = Command::new(&program);
     Printed::by(test.args(["test", "rules", &prometheus::RULES.replace(".yaml", "_test.yaml")]))?.succeeded().map(drop)

@@ -108,6 +108,7 @@ fn a_value_that_would_take_safety_away_is_refused(_: &mut Cluster) -> Result<()>
         (json!({ "privhelper": { "mounterUid": 65534 } }), "mounterUid"),
         // What its container sees of the node.
         (json!({ "poolsDirectory": "/etc" }), "poolsDirectory"),
+        (json!({ "udevRule": { "directory": "/etc" } }), "directory"),
         (json!({ "rootPool": { "enabled": true, "directory": "/etc/volumes" } }), "directory"),
         (json!({ "rootPool": { "enabled": true, "reserve": "10%,quota=none\n--seccomp=log" } }), "reserve"),
         (json!({ "rootPool": { "enabled": true, "directory": "/var/lib/kubelet/volumes" } }), "must be apart"),
@@ -146,7 +147,8 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
     });
     let groups = json!({ "nodeGroups": [{ "name": "a", "nodeSelector": { "a": "1" } }] });
     let root = json!({ "rootPool": { "enabled": true } });
-    for values in [json!({}), elsewhere, groups, root, json!({ "form": "host-service" })] {
+    let without = json!({ "udevRule": { "enabled": false } });
+    for values in [json!({}), elsewhere, groups, root, without, json!({ "form": "host-service" })] {
         let made = objects(cluster, &template_with(&values)?.succeeded()?)?;
         confined(&made, &values).with_context(|| values.to_string())?;
     }
@@ -156,6 +158,7 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
 /// The policies are all there, and the pods have what SECURITY.md says and nothing else.
 fn confined(objects: &Objects, values: &Value) -> Result<()> {
     let (container, root_pool) = (values["form"] != "host-service", values["rootPool"]["enabled"] == true);
+    let udev_rule = container && values["udevRule"]["enabled"] != false;
     for name in AGENT_POLICIES {
         let policy = named(objects, "ValidatingAdmissionPolicy", name)?;
         ensure!(policy["spec"]["failurePolicy"] == "Fail", "{policy:#}");
@@ -169,12 +172,19 @@ fn confined(objects: &Objects, values: &Value) -> Result<()> {
         ensure!(pod[field].is_null(), "{field}: {pod:#}");
     }
     let first = pod["initContainers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    ensure!(first.len() == usize::from(root_pool), "{first:#?}");
+    ensure!(first.len() == usize::from(root_pool) + usize::from(udev_rule), "{first:#?}");
     let unprivileged = json!({
         "runAsUser": 0, "runAsGroup": 0, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
         "capabilities": { "drop": ["ALL"] }, "seccompProfile": { "type": "RuntimeDefault" },
     });
-    ensure!(first.iter().all(|maker| maker["securityContext"] == unprivileged), "{first:#?}");
+    for one in first {
+        let mut expected = unprivileged.clone();
+        if one["name"] == "udev-rule" {
+            expected["seLinuxOptions"] = json!({ "type": "spc_t" });
+            ensure!(one["volumeMounts"] == json!([{ "name": "udev-rules", "mountPath": "/run/udev/rules.d" }]));
+        }
+        ensure!(one["securityContext"] == expected, "{one:#}");
+    }
     ensure!(pod["automountServiceAccountToken"] == false, "{pod:#}");
     let containers = pod["containers"].as_array().context("no containers")?;
     ensure!(containers.len() == 1 + usize::from(container), "{} containers", containers.len());
@@ -191,6 +201,7 @@ fn confined(objects: &Objects, values: &Value) -> Result<()> {
     }
     let volumes = pod["volumes"].as_array().context("no volumes")?;
     let on_host = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).count();
-    ensure!(on_host == if container { 4 + usize::from(root_pool) } else { 1 }, "{volumes:#?}");
+    let expected = if container { 4 + usize::from(root_pool) + usize::from(udev_rule) } else { 1 };
+    ensure!(on_host == expected, "{volumes:#?}");
     Ok(())
 }

@@ -1,13 +1,16 @@
 //! What an upgrade could not do, or must not, is refused before it has changed anything.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::objects::volume;
+use bulkhead_tests::commands::Printed;
 use serde_json::{Value, json};
 
-use super::NAMESPACE;
 use super::released::Released;
+use super::{NAMESPACE, template_with};
 
 cases! {
     on Cluster;
@@ -19,7 +22,9 @@ fn what_cannot_change_is_refused_before_anything_is(_: &mut Cluster) -> Result<(
     a_class_keeps_what_kubernetes_does_not_let_change(&released)?;
     what_a_class_may_change_is_changed(&released)?;
     a_class_that_says_nothing_has_the_defaults(&released)?;
-    a_driver_with_volumes_keeps_its_name(&released)
+    a_driver_with_volumes_keeps_its_name(&released)?;
+    a_new_name_that_fails_half_way_is_taken_back(&released)?;
+    what_cannot_look_at_the_cluster_renames_no_driver(&released)
 }
 
 /// The class `bulkhead` with other fields, and the other class as it is.
@@ -128,6 +133,49 @@ fn a_driver_with_volumes_keeps_its_name(released: &Released) -> Result<()> {
     released.upgrade(&values)?.succeeded()?;
     released.check_complete()?;
     released.kubectl.gone(&["csidriver", "bulkhead.csi.local"])
+}
+
+/// helm changes the configuration before the pods, of which the API server refuses these.
+fn a_new_name_that_fails_half_way_is_taken_back(released: &Released) -> Result<()> {
+    let (name, former) = ("half.example.com", "disk.example.com");
+    let wrong = json!([{ "operator": "Perhaps" }]);
+    released
+        .upgrade(&json!({ "driverName": name, "storageClasses": [{ "name": "half" }], "tolerations": wrong }))?
+        .failed()?;
+    ensure!(released.flags()?.contains(name), "it has not failed half-way: {}", released.flags()?);
+    let values = json!({ "driverName": former, "storageClasses": [{ "name": "disk" }], "formerDriverName": name });
+    released.upgrade(&values)?.succeeded()?;
+    ensure!(released.flags()?.contains(former), "{}", released.flags()?);
+    released.check_complete()
+}
+
+/// As Argo CD does it: helm renders the chart without looking at the cluster, and something else applies that.
+fn what_cannot_look_at_the_cluster_renames_no_driver(released: &Released) -> Result<()> {
+    let (name, former) = ("third.example.com", "disk.example.com");
+    let scratch = tempfile::tempdir()?;
+    let apply = |values: &Value| -> Result<Printed> {
+        let file = scratch.path().join("objects.yaml");
+        fs::write(&file, template_with(values)?.succeeded()?)?;
+        let arguments = ["apply", "--server-side", "--force-conflicts", "--namespace", NAMESPACE, "--filename"];
+        Printed::by(&mut released.kubectl.command(&[&arguments[..], &[&file.to_string_lossy()]].concat()))
+    };
+    let classes = json!([{ "name": "third" }]);
+    let values = json!({ "driverName": name, "storageClasses": classes });
+    let before = (released.template()?, released.flags()?);
+    let told = apply(&values)?.failed()?;
+    for word in ["bulkhead-driver-name", former, "formerDriverName", "kubectl get pv"] {
+        ensure!(told.contains(word), "no {word:?} in {told}");
+    }
+    ensure!(told.matches("the driver is called").count() == 2, "not the DaemonSet and its configuration: {told}");
+    ensure!((released.template()?, released.flags()?) == before, "the pods serve another driver");
+    // What changes nothing, and what somebody answers for, goes through.
+    apply(&json!({ "driverName": former, "storageClasses": [{ "name": "disk" }], "podLabels": { "a": "b" } }))?
+        .succeeded()?;
+    let wrong = json!({ "driverName": name, "storageClasses": classes, "formerDriverName": "other.example.com" });
+    apply(&wrong)?.failed()?;
+    apply(&json!({ "driverName": name, "storageClasses": classes, "formerDriverName": former }))?.succeeded()?;
+    ensure!(released.flags()?.contains(&format!("--driver-name {name}")), "{}", released.flags()?);
+    Ok(())
 }
 
 /// Whoever may change everything in the release, but may not list volumes.
