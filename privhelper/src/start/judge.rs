@@ -20,7 +20,7 @@ use crate::state::PoolConfig;
 use crate::sys::file::FileId;
 use crate::sys::mountinfo::Mount;
 use crate::sys::quotastate::Enforcement;
-use crate::sys::{Error as SysError, file, packet, quotastate, walk, xflags, xfs};
+use crate::sys::{Error as SysError, extents, file, packet, quotastate, walk, xflags};
 
 /// What is said of a pool.
 #[derive(Debug, Serialize, Deserialize)]
@@ -134,7 +134,7 @@ fn inspect(directory: &OwnedFd, config: &PoolConfig, mounts: &Mounts) -> Result<
         inherited: mount.flags(),
         is_whole: status.mount_root && mount.root.parent().is_none(),
         is_xfs,
-        shares_blocks: is_xfs && xfs::shares_blocks(directory).unwrap_or(false),
+        shares_blocks: is_xfs && extents::shares_blocks(directory).unwrap_or(false),
     })
 }
 

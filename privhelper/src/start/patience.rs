@@ -12,7 +12,7 @@ use super::judge::{Said, say};
 use super::privileges::{self, Unprivileged};
 use super::refusal::Refusal;
 use crate::log;
-use crate::sys::capability::{allow, raise};
+use crate::sys::capability::allow;
 use crate::sys::packet::Received;
 use crate::sys::socket;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet, process};
@@ -27,7 +27,7 @@ const DONE: &[u8] = &[0];
 /// kept with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
-    /// The capabilities that are effective in it, as far as this process has them.
+    /// The capabilities that it may raise, as far as this process has them.
     pub capabilities: &'static [Capability],
     /// What becomes its root, with namespaces of its own; without any it is where this process is.
     pub root: Option<&'static str>,
@@ -110,8 +110,6 @@ fn carry_out(needs: Needs, line: &OwnedFd, work: impl FnOnce(&OwnedFd)) -> Resul
     privileges::drop_all_but(&kept)?;
     filter::install(Process::Child, needs.on_violation)?;
     let _allowed = allow(needs.capabilities);
-    let raised = kept.iter().map(|one| raise(*one)).collect::<SysResult<Vec<_>>>();
-    let _raised = raised.map_err(fail("raise its capabilities"))?;
     work(line);
     Ok(packet::send(line, DONE, None).map_err(fail("say that it is done"))?)
 }

@@ -1,6 +1,7 @@
 //! A pool on its way through the start.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use bulkhead_protocol::VolumeId;
 use rustix::fs::OFlags;
@@ -15,7 +16,7 @@ use super::refusal::{Refusal, Why};
 use crate::capabilities::CHILD;
 use crate::log::shown;
 use crate::state::PoolConfig;
-use crate::sys::{Result as SysResult, file, walk};
+use crate::sys::{Result as SysResult, capability, file, walk};
 
 /// A configured pool, and what is known of it so far, or why it is not to be served.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Candidate<HostPool> {
         };
         let look = |line: &OwnedFd| {
             // What fails here fails again in the process that asks.
-            let Ok(directory) = open(&config) else { return };
+            let Ok(directory) = reach(&config.directory, OFlags::DIRECTORY) else { return };
             if let Ok(unprivileged) = privileges::give_up() {
                 judge(&unprivileged, &directory, &config, mounts, writes, line);
             }
@@ -83,7 +84,8 @@ impl HostPool {
     fn open(config: &PoolConfig, said: Option<Result<Fit, Refusal>>) -> Result<Self, Refusal> {
         let path = shown(&config.directory).to_string();
         let cannot = |error| format!("cannot inspect {path}: {error}");
-        let descriptor = open(config).map_err(|error| format!("cannot open {path}: {error}"))?;
+        let descriptor =
+            reach(&config.directory, OFlags::DIRECTORY).map_err(|error| format!("cannot open {path}: {error}"))?;
         let fit = said.ok_or_else(|| format!("{path} was not looked at"))??;
         if file::status(&descriptor).map_err(cannot)?.id != fit.id {
             return Err(Why::Moved.because(format!("{path} was moved or unmounted during the start")));
@@ -96,6 +98,7 @@ impl HostPool {
     }
 }
 
-fn open(config: &PoolConfig) -> SysResult<OwnedFd> {
-    walk::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
+/// Opens a path of the administrator's for reading, which may be closed to root.
+pub fn reach(path: &Path, flags: OFlags) -> SysResult<OwnedFd> {
+    capability::where_refused(CHILD, || walk::open_at_start(path, OFlags::RDONLY | flags))
 }
