@@ -81,7 +81,7 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
     let (mut publish, mut places) = (Vec::new(), Vec::new());
     for wanted in &config.publish {
         let directory = find(Role::Publish(wanted.name.clone()), &wanted.path)?;
-        directory.check_owner()?;
+        directory::check_owner(&directory.path, &directory.descriptor)?;
         places.push(directory.position(&mounts)?);
         publish.push(directory);
     }

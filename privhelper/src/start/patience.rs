@@ -58,7 +58,7 @@ pub fn in_child(
     }
     drop(theirs);
     packet::set_timeout(&ours, packet::Timeout::Recv, Some(limit))?;
-    let (mut buffer, mut is_done) = ([0; 1024], false);
+    let (mut buffer, mut is_done) = ([0; bulkhead_protocol::MAX_PACKET], false);
     loop {
         match packet::receive(&ours, &mut buffer) {
             Ok(Received::Packet(1)) => is_done = true,
@@ -85,13 +85,12 @@ pub fn judged(
     let needs = Needs { capabilities: &[], root: None, on_violation };
     let work = |line: &OwnedFd| {
         let judged = privileges::give_up().and_then(|unprivileged| judge(&unprivileged));
-        say(line, &judged.map_or_else(Said::from, |()| Said::Sound));
+        say(line, &Said::Sound(judged));
     };
     let mut judged = Err("the process that judges the host has said nothing".to_owned().into());
     let answers = in_child(LIMIT, needs, work, |packet| match bulkhead_protocol::decode(packet) {
-        Ok(Said::Sound) => judged = Ok(()),
-        Ok(Said::Unfit(why, message)) => judged = Err(why.because(message.as_str())),
-        _ => {}
+        Ok(Said::Sound(found)) => judged = found,
+        Ok(Said::Uuid(_) | Said::Volume(_) | Said::Fit(_)) | Err(_) => {}
     });
     let failed = |error: SysError| format!("the process that judges the host fails: {error}");
     answers.map_err(failed)?.map_err(|_| "the process that judges the host does not answer".to_owned())?;
