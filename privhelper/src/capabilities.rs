@@ -1,4 +1,4 @@
-//! Which capabilities each process keeps. Nothing else can raise one: see [`crate::sys::capability::raise`]. SECURITY.md has
+//! Which capabilities each process keeps. Nothing else can raise one: see [`crate::sys::capability::with`]. SECURITY.md has
 //! the same table, and a test compares the two.
 
 use caps::Capability::{self, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LINUX_IMMUTABLE, CAP_MKNOD, CAP_SYS_ADMIN};

@@ -16,17 +16,27 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::Text;
+use caps::Capability::{self, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LINUX_IMMUTABLE};
 use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::capabilities::EMPTIER;
 use crate::state::layout;
-use crate::sys::capability::{allow, raise};
+use crate::sys::capability::{allow, where_refused};
 use crate::sys::file;
 use crate::sys::packet::Received;
-use crate::sys::{Errno, Error as SysError, Result as SysResult, packet, walk, xflags};
+use crate::sys::xflags::{self, PROJECT_INHERIT, UNREMOVABLE};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, packet, walk};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+
+/// What it takes to look up or open what is closed to root.
+const OPEN: &[Capability] = &[CAP_DAC_OVERRIDE];
+/// What it takes to remove it or to move it, also where a sticky bit leaves that to its owner.
+const REMOVE: &[Capability] = &[CAP_DAC_OVERRIDE, CAP_FOWNER];
+/// What it takes to clear flags of what others own, and such as keep it from being removed. By name, it also has to be looked
+/// up, twice.
+const CHANGE: &[Capability] = &[CAP_FOWNER, CAP_LINUX_IMMUTABLE];
 
 /// A packet that says: there is something to empty.
 pub const WAKE: u8 = 0;
@@ -145,10 +155,10 @@ fn find(pool: &OwnedFd, in_place: bool) -> SysResult<Vec<String>> {
 
 fn work(pool: &OwnedFd, name: &str, moved: &mut u64, tops: &mut Tops) -> SysResult<()> {
     let _allowed = allow(EMPTIER);
-    let _raised = EMPTIER.iter().map(|capability| raise(*capability)).collect::<SysResult<Vec<_>>>()?;
-    let top = match file::open(pool, name, DIRECTORY) {
+    let top = match open(pool, name, DIRECTORY) {
         Ok(top) => top,
         Err(SysError { errno: Errno::NOENT, .. }) => return Ok(()),
+        // The pool is root's.
         Err(SysError { errno: Errno::NOTDIR | Errno::LOOP, .. }) => return file::remove(pool, name),
         Err(error) => return Err(error),
     };
@@ -207,7 +217,7 @@ impl Emptying<'_> {
             let deepest = self.tops.last().cloned();
             let top = deepest.as_deref().unwrap_or(volume);
             // A directory with another project cannot be moved into one whose entries inherit its own project (EXDEV).
-            xflags::clear_flags(top, xflags::PROJECT_INHERIT)?;
+            clear_flags(top, PROJECT_INHERIT)?;
             match self.empty(top, top, 0) {
                 // The walk through the one before it, or through the volume, finds it again, now empty.
                 Ok(()) if deepest.is_some() => drop(self.tops.pop()),
@@ -240,7 +250,7 @@ impl Emptying<'_> {
                 other => other,
             };
         }
-        match file::open(directory, name, DIRECTORY) {
+        match open(directory, name, DIRECTORY) {
             Err(SysError { errno: Errno::NOENT | Errno::NOTDIR | Errno::LOOP, .. }) => return Ok(()),
             inner => self.empty(top, &inner?, depth.saturating_add(1))?,
         }
@@ -267,7 +277,7 @@ impl Emptying<'_> {
         loop {
             *self.moved = self.moved.checked_add(1).ok_or(SysError::of(Errno::OVERFLOW))?;
             let to = self.moved.to_string();
-            match walk::rename_new(from, name, top, &to) {
+            match where_refused(REMOVE, || walk::rename_new(from, name, top, &to)) {
                 // A helper that was killed left it there, or a pod anticipated the name, perhaps a million times.
                 Err(SysError { errno: Errno::EXIST, .. }) => self.pace()?,
                 Err(SysError { errno: Errno::NOENT, .. }) => return Ok(()),
@@ -277,7 +287,7 @@ impl Emptying<'_> {
                     if self.tops.len() >= MOST_TOPS {
                         self.tops.remove(0);
                     }
-                    self.tops.push(Rc::new(file::open(from, name, DIRECTORY)?));
+                    self.tops.push(Rc::new(open(from, name, DIRECTORY)?));
                     return Err(SysError::of(DEEPER));
                 }
                 other => return other,
@@ -288,12 +298,13 @@ impl Emptying<'_> {
 
 /// Removes an empty directory, immutable or not.
 fn remove_directory(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
-    match file::remove_directory(parent, name) {
+    let remove = || where_refused(REMOVE, || file::remove_directory(parent, name));
+    match remove() {
         Err(SysError { errno: Errno::NOENT | Errno::NOTDIR, .. }) => Ok(()),
         Err(SysError { errno: Errno::PERM, .. }) => {
-            allow_changes(parent)?;
-            allow_changes(file::open(parent, name, DIRECTORY)?)?;
-            file::remove_directory(parent, name)
+            clear_flags(parent, UNREMOVABLE)?;
+            clear_flags(open(parent, name, DIRECTORY)?, UNREMOVABLE)?;
+            remove()
         }
         other => other,
     }
@@ -301,18 +312,18 @@ fn remove_directory(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
 
 /// Removes an entry that is not a directory (`ISDIR` if it is one), immutable or not.
 fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
-    let remove = || file::remove(parent, name);
+    let remove = || where_refused(REMOVE, || file::remove(parent, name));
     match remove() {
         Err(SysError { errno: Errno::NOENT, .. }) => Ok(()),
         // A flag on the entry or on its directory; for a directory Linux may also return EPERM.
         Err(SysError { errno: Errno::PERM, .. }) => {
-            allow_changes(parent)?;
-            match file::status_at(parent, name)?.file_type {
+            clear_flags(parent, UNREMOVABLE)?;
+            match where_refused(OPEN, || file::status_at(parent, name))?.file_type {
                 FileType::Directory => return Err(SysError::of(Errno::ISDIR)),
-                FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
+                FileType::RegularFile => clear_flags(open(parent, name, OFlags::RDONLY)?, UNREMOVABLE)?,
                 // Links, fifos, sockets and nodes cannot be opened for that. They can have flags only on a kernel and a
                 // filesystem that can set these by name; otherwise it was the directory's flag.
-                _ => match xflags::clear_flags_at(parent, name, xflags::UNREMOVABLE) {
+                _ => match where_refused(EMPTIER, || xflags::clear_flags_at(parent, name, UNREMOVABLE)) {
                     Err(SysError { errno: Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY, .. }) => {}
                     other => other?,
                 },
@@ -323,9 +334,15 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
     }
 }
 
-/// Removes immutable and append-only flags.
-fn allow_changes(file: impl AsFd) -> SysResult<()> {
-    xflags::clear_flags(file, xflags::UNREMOVABLE)
+/// Clears flags of an open file, if any of them are set.
+fn clear_flags(file: impl AsFd, flags: u32) -> SysResult<()> {
+    let left = xflags::attributes_without(&file, flags)?;
+    left.map_or(Ok(()), |left| where_refused(CHANGE, || xflags::set_attributes(&file, left)))
+}
+
+/// Opens an entry, which may be closed to root.
+fn open(parent: &OwnedFd, name: impl file::Name, flags: OFlags) -> SysResult<OwnedFd> {
+    where_refused(OPEN, || file::open(parent, name, flags))
 }
 
 #[cfg(test)]

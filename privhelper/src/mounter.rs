@@ -12,11 +12,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use caps::Capability::CAP_SYS_ADMIN;
 use serde::{Deserialize, Serialize};
 
 use crate::capabilities::MOUNTER;
-use crate::sys::capability::{allow, raise};
+use crate::sys::capability::{self, allow};
 use crate::sys::packet::Received;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, namespace, packet, process, socket, xfs};
 
@@ -48,23 +47,24 @@ impl Work {
     /// Does it, and returns the mount if it is one.
     fn carry_out(self, root: &OwnedFd) -> SysResult<Option<OwnedFd>> {
         let _allowed = allow(MOUNTER);
-        let _raised = raise(CAP_SYS_ADMIN)?;
+        let thaw = || capability::with(MOUNTER, || xfs::thaw(root));
         match self {
-            Self::Mount => namespace::create(root, xfs::FLAGS).map(Some),
+            // Two calls in a row, and each takes it: the filesystem is made, and its mount.
+            Self::Mount => capability::with(MOUNTER, || namespace::create(root, xfs::FLAGS)).map(Some),
             Self::Sync => rustix::fs::syncfs(root).by("syncfs").map(|()| None),
             Self::Settle => {
                 // So that there is little left to do while it is frozen.
                 rustix::fs::syncfs(root).by("syncfs")?;
-                xfs::freeze(root)?;
-                match xfs::thaw(root).or_else(|_| xfs::thaw(root)) {
+                capability::with(MOUNTER, || xfs::freeze(root))?;
+                match thaw().or_else(|_| thaw()) {
                     // Somebody else has thawed it.
                     Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => Ok(None),
                     // It is frozen still, and so this is not over.
                     Err(_) => Err(SysError::of(Errno::INPROGRESS)),
                 }
             }
-            Self::Thaw => xfs::thaw(root).map(|()| None),
-            Self::Grow(size) => xfs::grow(root, size).map(|()| None),
+            Self::Thaw => thaw().map(|()| None),
+            Self::Grow(size) => capability::with(MOUNTER, || xfs::grow(root, size)).map(|()| None),
         }
     }
 }

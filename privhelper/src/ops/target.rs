@@ -8,7 +8,7 @@ use bulkhead_protocol::{Condition, Error, ErrorKind, MountFlags, TargetPath, Vol
 use crate::log::shown;
 use crate::place::wire::{Access, Found, Looked, Proof};
 use crate::state::{
-    Held, HeldTarget, Joined, Kind, Placer, PublishDirectory, Published, Served, State, Volume, failed, in_use,
+    Held, HeldTarget, Joined, Kind, Placer, PublishDirectory, Published, Served, State, Volume, busy, failed, in_use,
 };
 use crate::sys::file::FileId;
 use crate::sys::loopdevice::{MAJOR, OURS};
@@ -184,9 +184,9 @@ pub fn unbind(
     published: Option<&Published>,
 ) -> Result<Unbound, Error> {
     let is_moved = || published.is_some_and(|published| !is_gone(state, published));
-    loop {
+    for _ in 0..MOST_UNBOUND {
         let looked = match state.placer.look(at.path, None) {
-            Err(error) if error.kind == ErrorKind::NotFound => break,
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(unbound(is_moved())),
             looked => looked?,
         };
         if looked.mount.is_none() && is_moved() {
@@ -196,15 +196,27 @@ pub fn unbind(
             && !is_of(state, at.path, volume, published, &looked)?
             && !is_vacant(state, volume, &looked)
         {
-            return Ok(Unbound::Other);
+            // What the host shows there is not what is here, and says nothing of it.
+            let is_hidden = joined.is_none() && matches!(looked.mount, Some(Found::Unreadable));
+            return Ok(if is_hidden { Unbound::Apart } else { Unbound::Other });
         }
         match state.placer.unbind(at, joined, volume.kind(), looked.mount)? {
             None => return Ok(Unbound::Apart),
-            Some(true) => break,
+            Some(true) => return Ok(unbound(is_moved())),
             Some(false) => {}
         }
     }
-    Ok(if is_moved() { Unbound::Moved } else { Unbound::Done })
+    Err(busy(format!(
+        "{MOST_UNBOUND} mounts were unmounted at target {}, and there are more; find out who mounts them (findmnt), and repeat the request",
+        at.path
+    )))
+}
+
+/// How many mounts at one target one request unmounts: root can mount a volume there any number of times.
+const MOST_UNBOUND: usize = 256;
+
+fn unbound(is_moved: bool) -> Unbound {
+    if is_moved { Unbound::Moved } else { Unbound::Done }
 }
 
 /// What is known of a mount at a target in a publish directory that shows `source`.

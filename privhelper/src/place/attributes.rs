@@ -5,13 +5,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use bulkhead_protocol::MAX_OWNER;
-use caps::Capability;
+use caps::Capability::CAP_SYS_ADMIN;
 use rustix::fs::{OFlags, XattrFlags};
 use serde::{Deserialize, Serialize};
 
 use super::kind::IMAGE;
-use crate::sys::capability::raise;
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, file};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, capability, file};
 
 /// The longest value in bytes.
 pub const LONGEST: usize = MAX_OWNER;
@@ -69,12 +68,12 @@ impl Attribute {
 /// # Errors
 /// `RANGE` when it is longer than any that is written.
 pub fn get(file: impl AsFd, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
-    let mut value = vec![0; LONGEST];
-    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-    match rustix::fs::fgetxattr(file, attribute.name(), &mut value[..]) {
-        Err(Errno::NODATA) => Ok(None),
+    let (name, mut value) = (attribute.name(), vec![0; LONGEST]);
+    let read = || rustix::fs::fgetxattr(file, name, &mut value[..]).by_with("fgetxattr", name);
+    match capability::with(&[CAP_SYS_ADMIN], read) {
+        Err(SysError { errno: Errno::NODATA, .. }) => Ok(None),
         length => {
-            value.truncate(length.by_with("fgetxattr", attribute.name())?);
+            value.truncate(length?);
             Ok(Some(value))
         }
     }
@@ -85,9 +84,9 @@ pub fn get(file: impl AsFd, attribute: Attribute) -> SysResult<Option<Vec<u8>>> 
 /// # Errors
 /// The kernel's error.
 pub fn set(file: impl AsFd, attribute: Attribute, value: &[u8]) -> SysResult<()> {
-    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     let name = attribute.name();
-    rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()).by_with("fsetxattr", name)
+    let write = || rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()).by_with("fsetxattr", name);
+    capability::with(&[CAP_SYS_ADMIN], write)
 }
 
 #[cfg(test)]

@@ -3,15 +3,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use caps::Capability;
+use caps::Capability::{CAP_MKNOD, CAP_SYS_ADMIN};
 use rustix::fs::OFlags;
 
 use super::PoolPlace;
 use super::wire::{Access, Command};
-use crate::sys::capability::raise;
 use crate::sys::file::FileId;
 use crate::sys::loopdevice::{self, OURS};
-use crate::sys::{Errno, Error as SysError, Result as SysResult, file, unless};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, capability, file, unless};
 
 /// The tmpfs with the nodes.
 #[derive(Debug)]
@@ -66,14 +65,14 @@ impl Nodes {
         if loopdevice::image_of(&device).is_ok_and(|image| !is_in(image)) {
             return Err(SysError::of(Errno::BUSY));
         }
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        match command {
+        // Taking back is three calls in a row on one device: what it has been set to is changed as soon as it is read.
+        capability::with(&[CAP_SYS_ADMIN], || match command {
             // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
             Command::SetReadOnly(read_only) => loopdevice::set_read_only(&device, read_only),
             Command::TakeBack => loopdevice::take_back(&device),
             Command::Refresh => loopdevice::refresh_capacity(&device),
             Command::Forget => Ok(()),
-        }
+        })
     }
 }
 
@@ -85,8 +84,7 @@ pub fn make(directory: &OwnedFd, name: &str, number: u32) -> SysResult<()> {
     if !OURS.contains(&number) {
         return Err(SysError::of(Errno::PERM));
     }
-    let _raised = raise(Capability::CAP_MKNOD)?;
-    loopdevice::make_node(directory.as_fd(), name, number)
+    capability::with(&[CAP_MKNOD], || loopdevice::make_node(directory.as_fd(), name, number))
 }
 
 /// The name of a device's node.

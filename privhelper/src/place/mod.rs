@@ -27,6 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Barrier};
 
 use bulkhead_protocol::{DriverName, MAX_PACKET, PoolName, PublishName, TargetPath, VolumeId};
+use caps::Capability::CAP_SYS_ADMIN;
 
 pub use below::Below;
 pub use devices::Nodes;
@@ -38,7 +39,7 @@ use self::wire::{Answer, Failure, OnFilesystem, Refusal, Request};
 use crate::capabilities::PLACER;
 use crate::log;
 use crate::mounter::Work;
-use crate::sys::capability::{allow, raise};
+use crate::sys::capability::{self, allow};
 use crate::sys::packet::Received;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Error as SysError, Result as SysResult, failed_with, mount, packet};
@@ -228,8 +229,7 @@ impl PoolPlace {
 /// Sends a device, of which an answer follows: what all processes of the same user have in flight counts, unless this one
 /// has the capability (unix(7)).
 fn pass(line: &OwnedFd, device: &OwnedFd) -> SysResult<()> {
-    let _raised = raise(caps::Capability::CAP_SYS_ADMIN)?;
-    packet::send(line, &[0], Some(device.as_fd()))
+    capability::with(&[CAP_SYS_ADMIN], || packet::send(line, &[0], Some(device.as_fd())))
 }
 
 #[cfg(test)]

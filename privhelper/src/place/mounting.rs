@@ -7,19 +7,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bulkhead_protocol::VolumeId;
-use caps::Capability;
+use caps::Capability::CAP_SYS_ADMIN;
 use rustix::fs::{Mode, OFlags};
 
 use super::devices;
 use super::kind::DATA;
-use super::wire::{Failure, Figures};
-use crate::log;
+use super::wire::{Failure, Figures, answered, end};
 use crate::mounter::{self, Work};
-use crate::sys::capability::raise;
 use crate::sys::mount::Flagged;
-use crate::sys::packet::{Received, Timeout};
+use crate::sys::packet::Timeout;
 use crate::sys::{
-    Called, Errno, Error as SysError, Result as SysResult, file, mount, packet, unless, with_patience, xfs,
+    Called, Errno, Error as SysError, Result as SysResult, capability, file, mount, packet, unless, with_patience, xfs,
 };
 
 /// What a pool has for filesystems in images. Each is mounted once, as the entry of a private directory that is called after
@@ -110,23 +108,22 @@ impl Mounting {
         let (line, other) = packet::pair()?;
         packet::set_timeout(&self.mounter, Timeout::Send, Some(PATIENCE))?;
         // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        match packet::send(&self.mounter, &[0], Some(other.as_fd())) {
+        match capability::with(&[CAP_SYS_ADMIN], || packet::send(&self.mounter, &[0], Some(other.as_fd()))) {
             // It has ended, and the helper is about to: what else is in progress is answered before.
             Err(SysError { errno: Errno::AGAIN | Errno::PIPE | Errno::CONNRESET, .. }) => {
                 return Err(Errno::INPROGRESS).by("the mounter");
             }
             sent => sent?,
         }
-        packet::send(&line, &request, Some(with.as_fd())).map(|()| line)
+        capability::with(&[CAP_SYS_ADMIN], || packet::send(&line, &request, Some(with.as_fd()))).map(|()| line)
     }
 
     /// Asks for the mount of the filesystem on a device, and returns the line over which it comes.
     fn begin_mount(&self, number: u32) -> SysResult<OwnedFd> {
         let node = mounter::node(number);
         unless(Errno::EXIST, devices::make(&self.place, &node, number))?;
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        let line = self.ask(Work::Mount, xfs::configure(&format!("/{node}"))?)?;
+        let context = capability::with(&[CAP_SYS_ADMIN], || xfs::configure(&format!("/{node}")))?;
+        let line = self.ask(Work::Mount, context)?;
         packet::set_timeout(&line, Timeout::Recv, Some(PATIENCE)).map(|()| line)
     }
 
@@ -143,20 +140,10 @@ impl Mounting {
             return Err(Errno::INPROGRESS).by("the mounter");
         }
         drop(self.forget(number));
-        match (made, i32::from_ne_bytes(answer)) {
-            (Ok((Received::Packet(4), Some(mount))), 0) => {
-                xfs::checked_mount(mount, number)?.map_or_else(|| end("it handed over something else than a mount"), Ok)
-            }
-            (Ok((Received::Packet(4), None)), 0) => end("it said that there is a mount, and there is none"),
-            (Ok((Received::Packet(4), _)), errno) => {
-                Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter")
-            }
-            (Ok((Received::Closed, _)) | Err(SysError { errno: Errno::CONNRESET, .. }), _) => {
-                Err(Errno::INPROGRESS).by("the mounter")
-            }
-            (Err(error), _) => Err(error),
-            (Ok((outcome, _)), _) => end(&format!("it does not answer outcome={outcome:?}")),
-        }
+        let (received, mount) = made.map_or_else(|error| (Err(error), None), |(received, mount)| (Ok(received), mount));
+        answered(received, answer)?;
+        let mount = mount.unwrap_or_else(|| end("it said that there is a mount, and there is none"));
+        xfs::checked_mount(mount, number)?.map_or_else(|| end("it handed over something else than a mount"), Ok)
     }
 
     /// Expects no mount any more of the filesystem on a device, and returns the line over which it comes, if it was asked for.
@@ -178,8 +165,7 @@ impl Mounting {
         check()?;
         unless(Errno::EXIST, file::make_directory(&self.place, &kept(number), Mode::RWXU))?;
         let entry = file::open_entry(&self.place, &kept(number))?;
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        mount::attach(&mount, &entry)?;
+        capability::with(&[CAP_SYS_ADMIN], || mount::attach(&mount, &entry))?;
         lock(&self.kept).insert(number, volume.clone());
         Ok(())
     }
@@ -192,9 +178,9 @@ impl Mounting {
         // What was handed over and not received may be unmounted by this.
         drop(self.forget(number));
         while self.keeps(number)? {
-            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+            let unmount = || mount::unmount_entry(self.place.as_fd(), &kept(number));
             // The mounter may not have closed its own descriptor yet, and who asks for the usage has one for a moment.
-            with_patience(Errno::BUSY, || mount::unmount_entry(self.place.as_fd(), &kept(number)))?;
+            with_patience(Errno::BUSY, || capability::with(&[CAP_SYS_ADMIN], unmount))?;
         }
         lock(&self.kept).remove(&number);
         unless(Errno::NOENT, file::remove_directory(&self.place, &kept(number)))
@@ -204,12 +190,6 @@ impl Mounting {
 /// Locks a table, which is held for memory only.
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Ends the process: what the mounter does next is nobody's guess.
-fn end(why: &str) -> ! {
-    log::last_words(&format!("the helper exits: it cannot go on with a mounter: {why}"));
-    std::process::exit(1);
 }
 
 /// The name under which the filesystem on a device is kept.

@@ -4,16 +4,15 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 
 use bulkhead_protocol::RelativePath;
-use caps::Capability;
+use caps::Capability::CAP_SYS_ADMIN;
 use rustix::fs::{FileType, Mode};
 
 use super::below::Below;
 use super::kind::Kind;
 use super::wire::{Failure, Found, Proof, Refusal};
-use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::mount::{self, MountAttrFlags};
-use crate::sys::{Errno, Error as SysError, Result as SysResult};
+use crate::sys::{Errno, Error as SysError, Result as SysResult, capability};
 
 /// A target, with the directory that holds it open.
 pub struct Target<'a> {
@@ -133,8 +132,8 @@ impl<'a> Target<'a> {
         self.make(kind)?;
         let bound = || -> SysResult<Option<NonZeroU64>> {
             let entry = file::open_entry(&self.parent, self.name)?;
-            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            mount::attach(&mount::clone_of(&content, flags)?, &entry)
+            // Three calls in a row, and each takes it: a mount is cloned, gets its flags, and is placed.
+            capability::with(&[CAP_SYS_ADMIN], || mount::attach(&mount::clone_of(&content, flags)?, &entry))
         };
         // If nothing is mounted, the target is removed again.
         let unique = bound().inspect_err(|_| drop(self.clear(None)))?;
@@ -146,8 +145,8 @@ impl<'a> Target<'a> {
     /// # Errors
     /// A refusal when it is still in use.
     pub fn unmount(&self) -> Result<(), Failure> {
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        mount::unmount_entry(self.parent.as_fd(), self.name).map_err(|error| match error.errno {
+        let unmount = || mount::unmount_entry(self.parent.as_fd(), self.name);
+        capability::with(&[CAP_SYS_ADMIN], unmount).map_err(|error| match error.errno {
             Errno::BUSY => Refusal::InUse.into(),
             _ => error.into(),
         })

@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attribute, LONGEST};
 use super::kind::Kind;
+use crate::log;
 use crate::mounter::Work;
-use crate::sys::Error as SysError;
 use crate::sys::file::FileId;
+use crate::sys::packet::Received;
 use crate::sys::quota::{Look, ProjectId, ProjectQuota};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult};
 
 /// How many quotas are asked for at once.
 pub const MOST_QUOTAS: usize = 64;
@@ -165,6 +167,28 @@ pub struct Figures {
     pub free_inodes: u64,
     /// Why its root cannot be inspected.
     pub failure: Option<i32>,
+}
+
+/// What a child of the mounter's has answered: 0, or the kernel's error number. What is no answer ends the process.
+///
+/// # Errors
+/// The kernel's; `INPROGRESS` if nobody is left to give one.
+pub fn answered(received: SysResult<Received>, answer: [u8; 4]) -> SysResult<()> {
+    match (received, i32::from_ne_bytes(answer)) {
+        (Ok(Received::Packet(4)), 0) => Ok(()),
+        (Ok(Received::Packet(4)), errno) => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter"),
+        (Ok(Received::Closed) | Err(SysError { errno: Errno::CONNRESET, .. }), _) => {
+            Err(Errno::INPROGRESS).by("the mounter")
+        }
+        (Err(error), _) => Err(error),
+        (Ok(outcome), _) => end(&format!("it does not answer outcome={outcome:?}")),
+    }
+}
+
+/// Ends the process: what the mounter does next is nobody's guess.
+pub(super) fn end(why: &str) -> ! {
+    log::last_words(&format!("the helper exits: it cannot go on with a mounter: {why}"));
+    std::process::exit(1);
 }
 
 /// Why something was not done.

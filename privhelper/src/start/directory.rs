@@ -86,21 +86,21 @@ impl Directory {
         let status = status.map_err(|error| format!("cannot inspect {}: {error}", shown(&self.path)))?;
         Position::of(&self.real_path, status.mount_id, mounts)
     }
+}
 
-    /// Refuses a directory that others may change: they could take away a pool's marker, or hide a mount.
-    ///
-    /// # Errors
-    /// A sentence on what is wrong and how to fix it.
-    pub fn check_owner(&self) -> Result<(), Refusal> {
-        let path = shown(&self.path).to_string();
-        let status = file::status(&self.descriptor).map_err(|error| format!("cannot inspect {path}: {error}"))?;
-        if file::is_open_to_others(&status) {
-            return Err(Why::OpenToOthers.because(format!(
-                "{path} can be changed by users other than root; run: chown root {path}; chmod go-w {path}"
-            )));
-        }
-        Ok(())
+/// Refuses an open directory that others may change: they could take away a pool's marker, or hide a mount.
+///
+/// # Errors
+/// A sentence on what is wrong and how to fix it.
+pub fn check_owner(path: &Path, directory: impl AsFd) -> Result<(), Refusal> {
+    let path = shown(path).to_string();
+    let status = file::status(directory).map_err(|error| format!("cannot inspect {path}: {error}"))?;
+    if file::is_open_to_others(&status) {
+        return Err(Why::OpenToOthers.because(format!(
+            "{path} can be changed by users other than root; run: chown root {path}; chmod go-w {path}"
+        )));
     }
+    Ok(())
 }
 
 impl Role {

@@ -149,7 +149,6 @@ pub const ALL: &[Row] = &[
     Row(&[libc::SYS_rt_sigreturn, libc::SYS_rt_sigprocmask, libc::SYS_restart_syscall], &[], "signals"),
     Row(&[libc::SYS_clock_gettime, libc::SYS_clock_nanosleep], &[], "time"),
     Row(&[libc::SYS_exit, libc::SYS_exit_group], &[], "ending"),
-    Row(&[libc::SYS_getrandom], &[], "caps keeps sets of capabilities in hash sets, which it seeds"),
     Row(&[libc::SYS_capget, libc::SYS_capset], &[], "raising and lowering capabilities"),
     Row(&[libc::SYS_recvfrom, libc::SYS_sendmsg], &[], "packets"),
     Row(&[libc::SYS_write, libc::SYS_writev], &[Arg(0, Eq, 2)], "log lines go to standard error"),
@@ -312,7 +311,7 @@ pub const CHILD: &[Row] = &[
     Row(&[libc::SYS_uname], &[], "the kernel's release"),
     Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quotastate::GET_XFS_STATE)], "whether limits are enforced"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSGETXATTR)], "the project that it is in"),
-    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GEOMETRY)], "whether its files can share blocks"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, extents::GEOMETRY)], "whether its files can share blocks"),
     Row(&[libc::SYS_flock], &[], "whether another helper has it"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_GET_STATUS64)], "what a device is bound to"),
 ];

@@ -16,7 +16,7 @@ use super::judge::host::judge_opened;
 use super::marker;
 use super::mounts::{self, Mounts};
 use super::patience::{self, Needs};
-use super::pool::{Candidate, HostPool};
+use super::pool::{self, Candidate, HostPool};
 use super::refusal::{Refusal, Why};
 use crate::capabilities::CHILD;
 use crate::log::shown;
@@ -81,7 +81,7 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, Refusa
     let (mut publish, mut places) = (Vec::new(), Vec::new());
     for wanted in &config.publish {
         let directory = find(Role::Publish(wanted.name.clone()), &wanted.path)?;
-        directory.check_owner()?;
+        directory::check_owner(&directory.path, &directory.descriptor)?;
         places.push(directory.position(&mounts)?);
         publish.push(directory);
     }
@@ -159,7 +159,7 @@ fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims
 /// for a moment only: while it is, the host cannot unmount the pool.
 fn is_served(directory: &Path) -> bool {
     std::thread::sleep(Duration::from_secs(3));
-    let marker = walk::open_at_start(&directory.join(MARKER), OFlags::RDONLY);
+    let marker = pool::reach(&directory.join(MARKER), OFlags::empty());
     marker.is_ok_and(|marker| flock(marker, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN))
 }
 

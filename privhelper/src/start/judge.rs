@@ -11,6 +11,7 @@ use bulkhead_protocol::{MountFlags, QuotaMode, Text, VolumeId};
 use rustix::fs::{OFlags, StatVfsMountFlags};
 use serde::{Deserialize, Serialize};
 
+use super::directory::check_owner;
 use super::mounts::Mounts;
 use super::privileges::Unprivileged;
 use super::refusal::{Refusal, Why};
@@ -20,7 +21,7 @@ use crate::state::PoolConfig;
 use crate::sys::file::FileId;
 use crate::sys::mountinfo::Mount;
 use crate::sys::quotastate::Enforcement;
-use crate::sys::{Error as SysError, file, packet, quotastate, walk, xflags, xfs};
+use crate::sys::{Error as SysError, extents, file, packet, quotastate, walk, xflags};
 
 /// What is said of a pool.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,18 +30,10 @@ pub enum Said {
     Uuid(Text),
     /// It has a volume with this id.
     Volume(VolumeId),
-    /// It can be served.
-    Fit(Fit),
-    /// What was judged is as it should be.
-    Sound,
-    /// It is not, or the pool cannot be served, and why.
-    Unfit(Why, Text),
-}
-
-impl From<Refusal> for Said {
-    fn from(refusal: Refusal) -> Self {
-        Self::Unfit(refusal.why, Text::new(refusal.to_string()))
-    }
+    /// Whether it can be served.
+    Fit(Result<Fit, Refusal>),
+    /// Whether what was judged is as it should be.
+    Sound(Result<(), Refusal>),
 }
 
 /// Says something. Nobody is left to hear it if this fails.
@@ -92,7 +85,7 @@ pub fn judge(
         let _ = marker::touch(directory);
         let _ = file::sync(directory);
     }
-    say(inspect(directory, config, mounts).map_or_else(Said::from, Said::Fit));
+    say(Said::Fit(inspect(directory, config, mounts)));
 }
 
 /// Checks a pool, and changes nothing.
@@ -101,7 +94,11 @@ fn inspect(directory: &OwnedFd, config: &PoolConfig, mounts: &Mounts) -> Result<
     let status = file::status(directory).map_err(|error| format!("cannot inspect {path}: {error}"))?;
     // This comes first: without its disk it does not matter what else is wrong with the filesystem visible in its
     // place.
-    let marker = marker::find(directory, status.mount_root, config)?;
+    let marker = marker::find(directory, status.mount_root, config).or_else(|refusal| match refusal.why {
+        // A directory of somebody else's may be closed to root.
+        Why::Call => check_owner(&config.directory, directory).and(Err(refusal)),
+        _ => Err(refusal),
+    })?;
     let gone = || Why::Moved.because(format!("{path} is not on any mount of this namespace"));
     let mount = mounts.get(&status.mount_id).ok_or_else(gone)?;
     let point = shown(&mount.point).to_string();
@@ -134,7 +131,7 @@ fn inspect(directory: &OwnedFd, config: &PoolConfig, mounts: &Mounts) -> Result<
         inherited: mount.flags(),
         is_whole: status.mount_root && mount.root.parent().is_none(),
         is_xfs,
-        shares_blocks: is_xfs && xfs::shares_blocks(directory).unwrap_or(false),
+        shares_blocks: is_xfs && extents::shares_blocks(directory).unwrap_or(false),
     })
 }
 

@@ -12,7 +12,7 @@ use super::judge::{Said, say};
 use super::privileges::{self, Unprivileged};
 use super::refusal::Refusal;
 use crate::log;
-use crate::sys::capability::{allow, raise};
+use crate::sys::capability::allow;
 use crate::sys::packet::Received;
 use crate::sys::socket;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet, process};
@@ -27,7 +27,7 @@ const DONE: &[u8] = &[0];
 /// kept with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
-    /// The capabilities that are effective in it, as far as this process has them.
+    /// The capabilities that it may raise, as far as this process has them.
     pub capabilities: &'static [Capability],
     /// What becomes its root, with namespaces of its own; without any it is where this process is.
     pub root: Option<&'static str>,
@@ -58,7 +58,7 @@ pub fn in_child(
     }
     drop(theirs);
     packet::set_timeout(&ours, packet::Timeout::Recv, Some(limit))?;
-    let (mut buffer, mut is_done) = ([0; 1024], false);
+    let (mut buffer, mut is_done) = ([0; bulkhead_protocol::MAX_PACKET], false);
     loop {
         match packet::receive(&ours, &mut buffer) {
             Ok(Received::Packet(1)) => is_done = true,
@@ -85,13 +85,12 @@ pub fn judged(
     let needs = Needs { capabilities: &[], root: None, on_violation };
     let work = |line: &OwnedFd| {
         let judged = privileges::give_up().and_then(|unprivileged| judge(&unprivileged));
-        say(line, &judged.map_or_else(Said::from, |()| Said::Sound));
+        say(line, &Said::Sound(judged));
     };
     let mut judged = Err("the process that judges the host has said nothing".to_owned().into());
     let answers = in_child(LIMIT, needs, work, |packet| match bulkhead_protocol::decode(packet) {
-        Ok(Said::Sound) => judged = Ok(()),
-        Ok(Said::Unfit(why, message)) => judged = Err(why.because(message.as_str())),
-        _ => {}
+        Ok(Said::Sound(found)) => judged = found,
+        Ok(Said::Uuid(_) | Said::Volume(_) | Said::Fit(_)) | Err(_) => {}
     });
     let failed = |error: SysError| format!("the process that judges the host fails: {error}");
     answers.map_err(failed)?.map_err(|_| "the process that judges the host does not answer".to_owned())?;
@@ -110,8 +109,6 @@ fn carry_out(needs: Needs, line: &OwnedFd, work: impl FnOnce(&OwnedFd)) -> Resul
     privileges::drop_all_but(&kept)?;
     filter::install(Process::Child, needs.on_violation)?;
     let _allowed = allow(needs.capabilities);
-    let raised = kept.iter().map(|one| raise(*one)).collect::<SysResult<Vec<_>>>();
-    let _raised = raised.map_err(fail("raise its capabilities"))?;
     work(line);
     Ok(packet::send(line, DONE, None).map_err(fail("say that it is done"))?)
 }

@@ -1,11 +1,12 @@
 //! A pool on its way through the start.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use bulkhead_protocol::VolumeId;
 use rustix::fs::OFlags;
 
-use super::directory::{Directory, Role};
+use super::directory::{Directory, Role, check_owner};
 use super::filter::OnViolation;
 use super::judge::{Fit, Said, judge};
 use super::mounts::Mounts;
@@ -15,7 +16,7 @@ use super::refusal::{Refusal, Why};
 use crate::capabilities::CHILD;
 use crate::log::shown;
 use crate::state::PoolConfig;
-use crate::sys::{Result as SysResult, file, walk};
+use crate::sys::{Result as SysResult, capability, file, walk};
 
 /// A configured pool, and what is known of it so far, or why it is not to be served.
 #[derive(Debug)]
@@ -58,13 +59,12 @@ impl Candidate<HostPool> {
         let recorded = |packet: &[u8]| match bulkhead_protocol::decode(packet) {
             Ok(Said::Volume(id)) => volumes.push(id),
             Ok(Said::Uuid(found)) => uuid = Some(found.as_str().to_owned()),
-            Ok(Said::Fit(found)) => fit = Some(Ok(found)),
-            Ok(Said::Unfit(why, message)) => fit = Some(Err(why.because(message.as_str()))),
-            Ok(Said::Sound) | Err(_) => {}
+            Ok(Said::Fit(found)) => fit = Some(found),
+            Ok(Said::Sound(_)) | Err(_) => {}
         };
         let look = |line: &OwnedFd| {
             // What fails here fails again in the process that asks.
-            let Ok(directory) = open(&config) else { return };
+            let Ok(directory) = reach(&config.directory, OFlags::DIRECTORY) else { return };
             if let Ok(unprivileged) = privileges::give_up() {
                 judge(&unprivileged, &directory, &config, mounts, writes, line);
             }
@@ -83,19 +83,20 @@ impl HostPool {
     fn open(config: &PoolConfig, said: Option<Result<Fit, Refusal>>) -> Result<Self, Refusal> {
         let path = shown(&config.directory).to_string();
         let cannot = |error| format!("cannot inspect {path}: {error}");
-        let descriptor = open(config).map_err(|error| format!("cannot open {path}: {error}"))?;
+        let open =
+            reach(&config.directory, OFlags::DIRECTORY).map_err(|error| format!("cannot open {path}: {error}"))?;
         let fit = said.ok_or_else(|| format!("{path} was not looked at"))??;
-        if file::status(&descriptor).map_err(cannot)?.id != fit.id {
+        if file::status(&open).map_err(cannot)?.id != fit.id {
             return Err(Why::Moved.because(format!("{path} was moved or unmounted during the start")));
         }
         let role = Role::Pool(config.name.clone());
-        let directory =
-            Directory::new(role, &config.directory, config.directory.clone(), descriptor).map_err(cannot)?;
-        directory.check_owner()?;
+        let directory = Directory::new(role, &config.directory, config.directory.clone(), open).map_err(cannot)?;
+        check_owner(&directory.path, &directory.descriptor)?;
         Ok(Self { directory, fit })
     }
 }
 
-fn open(config: &PoolConfig) -> SysResult<OwnedFd> {
-    walk::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
+/// Opens a path of the administrator's for reading, which may be closed to root.
+pub fn reach(path: &Path, flags: OFlags) -> SysResult<OwnedFd> {
+    capability::where_refused(CHILD, || walk::open_at_start(path, OFlags::RDONLY | flags))
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bulkhead_protocol::UpTo;
 use serde::{Deserialize, Serialize};
 
 /// What is wrong, as far as it makes a difference to what an administrator does.
@@ -55,18 +56,24 @@ pub enum Why {
     WrongKind,
 }
 
+/// The longest message in bytes. What is to be done comes last in it, after paths as long as an administrator likes; and a
+/// child of the start says it in one packet.
+const LONGEST: usize = 3_800;
+
 /// What is wrong, and a sentence that names it and says what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// What is wrong.
     pub why: Why,
-    message: String,
+    message: UpTo<u8, LONGEST>,
 }
 
 impl Why {
     /// A refusal with this message.
     pub fn because(self, message: impl Into<String>) -> Refusal {
-        Refusal { why: self, message: message.into() }
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(LONGEST));
+        Refusal { why: self, message: message.into_bytes().try_into().unwrap_or_default() }
     }
 }
 
@@ -79,6 +86,28 @@ impl From<String> for Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.message)
+        out.write_str(&String::from_utf8_lossy(self.message.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::{decode, encode};
+
+    use super::*;
+    use crate::start::judge::Said;
+
+    #[test]
+    fn what_a_child_refuses_keeps_its_remedy_whatever_the_length_of_the_path() {
+        let path = "/a directory".repeat(130);
+        let refusal =
+            Why::InProject.because(format!("{path} is in project 7; run: chattr -P -p 0 {path}; then restart"));
+        let packet = encode(&Said::Sound(Err(refusal.clone()))).expect("it fits into a packet");
+        let Ok(Said::Sound(Err(said))) = decode(&packet) else { panic!("it is heard as it was said") };
+        assert_eq!(said, refusal);
+        assert!(said.to_string().ends_with("; then restart"));
+        let longest = encode(&Said::Sound(Err(Why::Call.because("\u{e9}".repeat(9_000))))).expect("it is cut");
+        let Ok(Said::Sound(Err(said))) = decode(&longest) else { panic!("it is heard") };
+        assert_eq!(said.to_string(), "\u{e9}".repeat(LONGEST / 2));
     }
 }

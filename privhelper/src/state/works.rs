@@ -9,11 +9,9 @@ use std::time::Duration;
 use bulkhead_protocol::PoolName;
 
 use super::{Placer, lock};
-use crate::log;
 use crate::mounter::Work;
-use crate::place::wire::OnFilesystem;
-use crate::sys::packet::{self, Received};
-use crate::sys::{Called, Errno, Error as SysError, Result as SysResult};
+use crate::place::wire::{OnFilesystem, answered};
+use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet};
 
 /// How long an operation waits for work on a filesystem. The helper ends in order within five seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -45,24 +43,10 @@ impl Works {
                     lock(&self.0).insert(number, (work, line));
                     Err(Errno::INPROGRESS).by("the mounter")
                 }
-                Ok(Received::Packet(4)) => match i32::from_ne_bytes(answer) {
-                    0 => Ok(()),
-                    errno => Err(Errno::from_raw_os_error(errno.clamp(1, 4095))).by("the mounter"),
-                },
-                Ok(Received::Closed) | Err(SysError { errno: Errno::CONNRESET, .. }) => {
-                    Err(Errno::INPROGRESS).by("the mounter")
-                }
-                Err(error) => Err(error),
-                Ok(outcome) => end(&format!("it does not answer outcome={outcome:?}")),
+                received => answered(received, answer),
             };
         }
     }
-}
-
-/// Ends the process: what the mounter does next is nobody's guess.
-fn end(why: &str) -> ! {
-    log::last_words(&format!("the helper exits: it cannot go on with a mounter: {why}"));
-    std::process::exit(1);
 }
 
 impl Placer {

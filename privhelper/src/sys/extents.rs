@@ -1,4 +1,5 @@
-//! Where the content of a file is on its filesystem (`FS_IOC_FIEMAP`, Linux Documentation/filesystems/fiemap.rst).
+//! Where the content of a file is on its filesystem (`FS_IOC_FIEMAP`, Linux Documentation/filesystems/fiemap.rst), and whether
+//! files can share it.
 
 use std::os::fd::OwnedFd;
 
@@ -17,6 +18,13 @@ const LAST: u32 = 0x1;
 const UNWRITTEN: u32 = 0x800;
 /// `FIEMAP_EXTENT_SHARED`: other files have these blocks, too.
 const SHARED: u32 = 0x2000;
+
+/// `XFS_IOC_FSGEOMETRY` (ioctl_xfs_fsgeometry(2), Linux 5.2): what an XFS is able to do.
+pub const GEOMETRY: u32 = 0x8100_587e;
+/// Where its flags are in the 64 words that it fills in.
+const GEOMETRY_FLAGS: usize = 23;
+/// `XFS_FSOP_GEOM_FLAGS_REFLINK`: files can share blocks.
+const REFLINK: u32 = 1 << 20;
 
 /// A part of a file that has blocks, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,4 +114,13 @@ fn sum(file: &OwnedFd, from: u64, pages: usize, counts: fn(&Extent) -> bool) -> 
         next = page.next.filter(|next| *next > from);
     }
     Ok((sum, next))
+}
+
+/// Returns whether files can share blocks on a mounted filesystem, of which a directory is open for reading.
+pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
+    let mut geometry = [0_u32; 64];
+    // SAFETY: the kernel writes one `struct xfs_fsop_geom`, of 256 bytes, to `geometry`, which outlives the call.
+    let returned = unsafe { libc::ioctl(raw_fd(directory), GEOMETRY as Request, geometry.as_mut_ptr()) };
+    checked(returned, "XFS_IOC_FSGEOMETRY")?;
+    Ok(geometry.get(GEOMETRY_FLAGS).is_some_and(|flags| flags & REFLINK != 0))
 }

@@ -44,11 +44,11 @@ pub fn set_copy_unit(image: impl AsFd) -> Result<Option<fsxattr>> {
     if is_set { Ok(None) } else { set_attributes(image, wanted).map(|()| Some(found)) }
 }
 
-/// Clears flags of an open file, if any of them are set.
-pub fn clear_flags(file: impl AsFd, flags: u32) -> Result<()> {
-    let found = attributes(&file)?;
-    let left = found.fsx_xflags & !flags;
-    if left == found.fsx_xflags { Ok(()) } else { set_attributes(file, fsxattr { fsx_xflags: left, ..found }) }
+/// The attributes of an open file without these flags; `None` if none of them is set.
+pub fn attributes_without(file: impl AsFd, flags: u32) -> Result<Option<fsxattr>> {
+    let found = attributes(file)?;
+    let is_any_set = found.fsx_xflags & flags != 0;
+    Ok(is_any_set.then_some(fsxattr { fsx_xflags: found.fsx_xflags & !flags, ..found }))
 }
 
 /// Sets the project id and the flags of an open file (`FS_IOC_FSSETXATTR`).

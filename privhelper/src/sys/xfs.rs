@@ -28,13 +28,6 @@ pub const FREEZE: u32 = 0xc004_5877;
 /// See [`FREEZE`].
 pub const THAW: u32 = 0xc004_5878;
 
-/// `XFS_IOC_FSGEOMETRY` (ioctl_xfs_fsgeometry(2), Linux 5.2).
-pub const GEOMETRY: u32 = 0x8100_587e;
-/// Where its flags are in the 64 words that it fills in.
-const GEOMETRY_FLAGS: usize = 23;
-/// `XFS_FSOP_GEOM_FLAGS_REFLINK`: files can share blocks.
-const REFLINK: u32 = 1 << 20;
-
 /// `struct xfs_growfs_data`.
 #[repr(C)]
 struct Growth {
@@ -67,15 +60,6 @@ pub fn checked_mount(mount: OwnedFd, number: u32) -> Result<Option<Flagged>> {
         && u32::try_from(found.f_type) == Ok(XFS_SUPER_MAGIC)
         && u64::try_from(found.f_flags).is_ok_and(|shown| shown & compared == flags);
     Ok(is_one.then_some(Flagged(mount)))
-}
-
-/// Returns whether files can share blocks on a mounted filesystem, of which a directory is open for reading.
-pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
-    let mut geometry = [0_u32; 64];
-    // SAFETY: the kernel writes one `struct xfs_fsop_geom`, of 256 bytes, to `geometry`, which outlives the call.
-    let returned = unsafe { libc::ioctl(raw_fd(directory), GEOMETRY as Request, geometry.as_mut_ptr()) };
-    checked(returned, "XFS_IOC_FSGEOMETRY")?;
-    Ok(geometry.get(GEOMETRY_FLAGS).is_some_and(|flags| flags & REFLINK != 0))
 }
 
 /// Makes a mounted filesystem, of which a directory is open for reading, take on a size in bytes. Nothing happens if it

@@ -1,6 +1,7 @@
 //! Starting the helper, and when it refuses to start.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ cases! {
     a_configuration_file_says_the_same: Bare,
     an_empty_mounted_pool_is_marked_at_the_first_start: Bare,
     a_directory_that_is_no_mount_is_no_pool: Bare,
+    a_pool_of_somebody_elses_is_not_served_and_the_remedy_is_said: Bare,
     a_pool_that_is_mounted_later_is_served_within_a_minute: Bare,
     a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served: Bare,
     a_pool_of_another_name_is_not_served: Bare,
@@ -158,6 +160,21 @@ fn a_directory_that_is_no_mount_is_no_pool(rig: &mut Rig) -> Result<()> {
     rig.kill_helper()?;
     fs::remove_file(other.join("precious"))?;
     Ok(())
+}
+
+/// Whoever owns it can close it to a child of the start that looks at it, which has no capability by then.
+fn a_pool_of_somebody_elses_is_not_served_and_the_remedy_is_said(rig: &mut Rig) -> Result<()> {
+    rig.add_pool("default")?;
+    let directory = rig.pool().directory.clone();
+    let remedy = format!("run: chown root {0}; chmod go-w {0}", directory.display());
+    for mode in [0o755, 0o700] {
+        chown(&directory, Some(1000), None)?;
+        fs::set_permissions(&directory, fs::Permissions::from_mode(mode))?;
+        check_serves_without(rig, "default", &remedy).with_context(|| format!("with mode {mode:o}"))?;
+        rig.kill_helper()?;
+        chown(&directory, Some(0), None)?;
+    }
+    rig.start_helper()
 }
 
 fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(rig: &mut Rig) -> Result<()> {

@@ -9,7 +9,7 @@ use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::rig::Rig;
-use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 use tonic::Code;
 
 cases! {
@@ -17,6 +17,7 @@ cases! {
     what_was_unmounted_by_hand_is_unpublished,
     what_was_removed_by_hand_is_unpublished,
     stacked_mounts_of_the_volume_are_all_undone: Kernel,
+    a_request_undoes_so_many_stacked_mounts_and_says_that_there_are_more,
     a_foreign_mount_at_the_target_stays,
     a_directory_with_content_at_the_target_stays,
     a_mount_inside_the_volume_keeps_it_busy: Kernel,
@@ -203,4 +204,29 @@ fn an_unknown_volume_or_target_is_done(rig: &mut Rig) -> Result<()> {
     csi.node_unpublish_volume(unpublish("vol-a", &rig.target("a/b/c")))?;
     let foreign = csi.node_unpublish_volume(unpublish("vol-a", Path::new("/etc/x")));
     refused(foreign, Code::InvalidArgument, "publish directory")
+}
+
+/// Root mounts a volume there again and again: one request does not go on for ever.
+fn a_request_undoes_so_many_stacked_mounts_and_says_that_there_are_more(rig: &mut Rig) -> Result<()> {
+    let (csi, target) = (rig.csi()?, rig.target("vol-a"));
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    // By way of a private mount: otherwise each would appear below all that are there, and they would double.
+    let private = rig.work().join("private");
+    fs::create_dir(&private)?;
+    mount_bind(&rig.pool().directory, &private)?;
+    mount_change(&private, MountPropagationFlags::PRIVATE)?;
+    let data = rig.pool().volume("vol-a").join("data");
+    let data = private.join(data.strip_prefix(&rig.pool().directory)?);
+    for _ in 0..300 {
+        mount_bind(&data, &target)?;
+    }
+    unmount(&private, UnmountFlags::NOFOLLOW)?;
+    fs::remove_dir(&private)?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "mounts were unmounted at target")?;
+    ensure!(mounts::at(&target)?.len() == 301 - 256, "{} are left", mounts::at(&target)?.len());
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    ensure!(fs::symlink_metadata(&target).is_err());
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
 }

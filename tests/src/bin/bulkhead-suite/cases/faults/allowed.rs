@@ -62,6 +62,25 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
         })
         .collect();
     ensure!(not_made.is_empty(), "no operation makes these calls: {not_made:#?}");
+    check_raised(&written)
+}
+
+/// Checks that no thread has slept or received anything while it had a capability: each raises some and lowers them again.
+fn check_raised(written: &str) -> Result<()> {
+    let mut raised: BTreeSet<&str> = BTreeSet::new();
+    let (mut waits, mut number) = (Vec::new(), 0);
+    for (thread, call) in written.lines().filter_map(|line| line.split_once(' ')) {
+        let call = call.trim_start();
+        let is = |names: &[&str]| names.iter().any(|name| call.contains(&format!("] {name}(")));
+        if is(&["capset"]) && !raised.remove(thread) {
+            raised.insert(thread);
+            number += 1;
+        }
+        if is(&["nanosleep", "clock_nanosleep", "recvfrom", "recvmsg", "ppoll", "syncfs"]) && raised.contains(thread) {
+            waits.push(call);
+        }
+    }
+    ensure!(number > 100 && waits.is_empty(), "of {number} times a capability was raised, over these: {waits:#?}");
     Ok(())
 }
 

@@ -40,7 +40,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// The user that mounts.
-const MOUNTER_UID: u32 = 64_123;
+pub const MOUNTER_UID: u32 = 64_123;
 /// The size of a volume.
 pub const SIZE: u64 = 320 << 20;
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -12,13 +13,16 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{attach, create, delete, detach, directory_spec, discard, image_spec, target, volume};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pace::Allowance;
+use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
+use bulkhead_tests::wait;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 
 cases! {
     a_publish_directory_becomes_private: Bare + Kernel,
     a_publish_directory_becomes_private_and_the_helper_is_killed: Bare,
     the_mount_of_a_publish_directory_is_exchanged: Bare + Kernel,
+    what_cannot_be_inspected_in_a_directory_that_is_apart_is_said_to_be_so: Bare + Xfs,
 }
 
 const SIZE: u64 = 1 << 20;
@@ -205,4 +209,18 @@ fn the_mount_of_a_publish_directory_is_exchanged(rig: &mut Rig) -> Result<()> {
     drop(open);
     reports(rig, None)?;
     other.end(rig)
+}
+
+/// Of what is mounted there, neither the filesystem says whose it is nor the host's table, in which it is missing.
+fn what_cannot_be_inspected_in_a_directory_that_is_apart_is_said_to_be_so(rig: &mut Rig) -> Result<()> {
+    let other = Other::make(rig)?;
+    unmount(&other.inner, UnmountFlags::DETACH)?;
+    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&rig.pool().directory))?;
+    denied(rig.helper()?.request(&unbind("vol-a", "a"))?, ErrorKind::InUse, "is apart from the host's")?;
+    let directory = rig.pool().directory.clone();
+    rig.abandon();
+    mounts::unmount_all(&other.outer)?;
+    wait::until(rig.patience(Duration::from_secs(20)), || mounts::unmount_all(&directory))?;
+    rig.pools.clear();
+    Ok(())
 }
