@@ -122,7 +122,23 @@ fn mount(device: &Device, note: &Note) -> Result<(), String> {
         walk::make_directories(std::os::fd::AsFd::as_fd(&root), &note.directory.to_string_lossy(), mode)
     });
     made.map_err(|error| format!("cannot make {path}: {error}"))?;
+    tell_systemd();
     run("mount", &["-t", "xfs", "-o", "prjquota"], &[&device.path(), &note.directory]).map(drop)
+}
+
+/// Has systemd read fstab. By a unit of a disk that is gone, it would unmount what is mounted in its place.
+fn tell_systemd() {
+    if is_run_by_systemd()
+        && let Err(complaint) = run("systemctl", &["daemon-reload"], &[])
+    {
+        eprintln!("bulkhead-setup: {complaint}");
+    }
+}
+
+/// As sd_booted(3) tells it.
+#[expect(clippy::disallowed_methods, reason = "only asked whether it is there")]
+fn is_run_by_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
 }
 
 /// Marks what is mounted as the pool, if it is the right filesystem with quotas, and nothing else is in it.

@@ -16,8 +16,6 @@ mod rule;
 mod usage;
 mod why;
 
-use std::path::Path;
-
 use bulkhead_privhelper::log::shown;
 
 use self::fstab::Fstab;
@@ -65,12 +63,6 @@ fn carry_out(plan: &Plan, fstab: &Fstab, options: &Options) -> Vec<String> {
             println!("{line}");
         }
     }
-    if is_run_by_systemd() && plan.pools.iter().any(|pool| pool.stage != Stage::Ready) {
-        // So that it knows the mounts by their units; what is mounted stays so without it.
-        if let Err(complaint) = programs::run("systemctl", &["daemon-reload"], &[]) {
-            eprintln!("bulkhead-setup: {complaint}");
-        }
-    }
     failed
 }
 
@@ -87,10 +79,4 @@ fn conclude(plan: &Plan, options: &Options, is_done: bool) {
     if !plan.pools.is_empty() && is_done && !plan.is_refused {
         print!("{}", report::configuration(&plan.pools));
     }
-}
-
-/// As sd_booted(3) tells it.
-#[expect(clippy::disallowed_methods, reason = "only asked whether it is there")]
-fn is_run_by_systemd() -> bool {
-    Path::new("/run/systemd/system").is_dir()
 }
