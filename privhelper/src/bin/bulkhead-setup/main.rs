@@ -323,6 +323,23 @@ mod tests {
     }
 
     #[test]
+    fn recipes_use_options_that_there_are() {
+        for recipe in [
+            include_str!("../../../../deploy/prepare/ansible.yaml"),
+            include_str!("../../../../deploy/prepare/butane.yaml"),
+            include_str!("../../../../deploy/prepare/cloud-init.yaml"),
+        ] {
+            let recipe: String = recipe.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+            let words = recipe.split([' ', '\n', '[', ']', ',', '=', '\'']);
+            let flags: Vec<_> = words.filter(|word| word.starts_with("--")).collect();
+            assert!(flags.contains(&"--size") && flags.contains(&"--yes"), "{flags:?}");
+            for flag in flags {
+                assert!(HELP.contains(&format!(" {flag} ")), "{flag}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_not_a_command_is_refused_with_a_sentence() {
         let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned())).unwrap_err();
         assert!(run(&[]).contains("a command is missing"));

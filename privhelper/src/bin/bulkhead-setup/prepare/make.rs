@@ -1,6 +1,6 @@
 //! Making a pool: each step can be the last before the power fails, and is found and continued by the next run.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use bulkhead_privhelper::log::shown;
@@ -27,7 +27,7 @@ pub fn pool(pool: &Pool, fstab: &Fstab) -> Result<(), String> {
         Stage::Ready => return Ok(()),
         Stage::Formatted => {}
         Stage::Empty | Stage::HalfFormatted => {
-            can_be_mounted(note)?;
+            can_be_mounted(note, &usage()?)?;
             // First of all: what is half-done can then be told from what others have.
             fstab.write(&Note { is_made: false, ..note.clone() })?;
             if let Err(complaint) = format(device, note, *stage == Stage::HalfFormatted) {
@@ -98,8 +98,11 @@ fn bears(device: &Device, note: &Note) -> bool {
 }
 
 /// Checks that nothing would be hidden by a mount.
-fn can_be_mounted(note: &Note) -> Result<(), String> {
+fn can_be_mounted(note: &Note, usage: &Usage) -> Result<(), String> {
     let path = shown(&note.directory).to_string();
+    if usage.points.contains(&note.directory) {
+        return Err(format!("something else is mounted on {path}"));
+    }
     match is_absent_or_empty(&note.directory) {
         Ok(true) => Ok(()),
         Ok(false) => Err(format!("{path} is not empty: a mount there would hide what is in it")),
@@ -108,22 +111,31 @@ fn can_be_mounted(note: &Note) -> Result<(), String> {
 }
 
 fn mount(device: &Device, note: &Note) -> Result<(), String> {
-    let usage = Usage::now().map_err(|error| format!("cannot look at what is mounted: {error}"))?;
-    if usage.points_of(device.number).any(|point| *point == note.directory) {
+    let path = shown(&note.directory).to_string();
+    let usage = usage()?;
+    if is_mounted(&usage, device, note) {
         return Ok(());
     }
-    let path = shown(&note.directory).to_string();
-    if usage.points.contains(&note.directory) {
-        return Err(format!("something else is mounted on {path}"));
-    }
-    can_be_mounted(note)?;
+    can_be_mounted(note, &usage)?;
     let made = walk::open_at_start("/", OFlags::PATH | OFlags::DIRECTORY).and_then(|root| {
         let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-        walk::make_directories(std::os::fd::AsFd::as_fd(&root), &note.directory.to_string_lossy(), mode)
+        walk::make_directories(root.as_fd(), &note.directory.to_string_lossy(), mode)
     });
     made.map_err(|error| format!("cannot make {path}: {error}"))?;
     tell_systemd();
-    run("mount", &["-t", "xfs", "-o", "prjquota"], &[&device.path(), &note.directory]).map(drop)
+    match run("mount", &["-t", "xfs", "-o", "prjquota"], &[&device.path(), &note.directory]) {
+        // At boot, systemd may have been faster.
+        Err(complaint) if !is_mounted(&self::usage()?, device, note) => Err(complaint),
+        _ => Ok(()),
+    }
+}
+
+fn usage() -> Result<Usage, String> {
+    Usage::now().map_err(|error| format!("cannot look at what is mounted: {error}"))
+}
+
+fn is_mounted(usage: &Usage, device: &Device, note: &Note) -> bool {
+    usage.points_of(device.number).any(|point| *point == note.directory)
 }
 
 /// Has systemd read fstab. By a unit of a disk that is gone, it would unmount what is mounted in its place.

@@ -10,6 +10,7 @@ use bulkhead_protocol::PoolName;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::content::Filesystem;
 use super::devices::{self, Device};
 use super::fstab::{Fstab, Note};
 use super::options::Options;
@@ -65,73 +66,22 @@ pub fn make(options: &Options, fstab: &Fstab) -> Result<Plan, String> {
     let (notes, points) = fstab.read()?;
     let usage = Usage::now().map_err(|error| format!("cannot look at what is mounted: {error}"))?;
     let all = devices::all(Path::new(SYSFS), Path::new(LINKS));
+    let known: Vec<_> = all.iter().map(|device| bears(device, options, &notes)).collect();
     let mut plan = Plan::default();
-    let mut waiting = VecDeque::new();
-    let mut missing = Vec::new();
-    let found: Vec<_> = all.iter().map(|device| bears(device, options, &notes)).collect();
-    for name in options.replaced.iter().filter(|name| !notes.iter().any(|note| note.name == **name)) {
-        plan.refuse(format!(
-            "--replace {name}: {} has no pool of that name that prepare has made",
-            shown(&options.fstab)
-        ));
-    }
-    for note in &notes {
-        let own: Vec<_> = all
-            .iter()
-            .zip(&found)
-            .filter(|(_, uuid)| uuid.as_ref().is_some_and(|uuid| uuid.uuid == note.uuid))
-            .collect();
-        match own.as_slice() {
-            [] if options.replaced.contains(&note.name) => {
-                waiting.push_back(Note { uuid: new_uuid()?, is_made: false, ..note.clone() });
-            }
-            [] if note.is_made => missing.push(note.clone()),
-            [] => waiting.push_back(note.clone()),
-            [(device, uuid)] => {
-                let is_half = uuid.as_ref().is_some_and(|uuid| uuid.unfinished);
-                plan.find(note, device, is_half, &usage);
-                if options.replaced.contains(&note.name) {
-                    plan.refuse(format!("--replace {}: its disk is there: {}", note.name, shown(&device.path())));
-                }
-            }
-            several => {
-                let paths: Vec<_> = several.iter().map(|(device, _)| shown(&device.path()).to_string()).collect();
-                plan.refuse(format!(
-                    "pool {}: {} have the same filesystem (UUID={}): take out the copies",
-                    note.name,
-                    paths.join(" and "),
-                    note.uuid
-                ));
-            }
-        }
-    }
+    let (mut waiting, missing) = plan.find_all(options, &notes, &usage, all.iter().zip(&known))?;
     let mut names = options.names.all().filter(|name| is_free(name, options, &notes, &points, &usage));
-    for (device, uuid) in all.iter().zip(&found) {
-        if let Some(place) = plan.pools.iter().position(|pool| pool.device == *device) {
-            plan.devices.push((device.clone(), Ok(place)));
-            continue;
-        }
-        let why = match uuid {
-            Some(_) => Some(Why::Signatures("xfs".to_owned())),
-            None => judged::at_a_glance(device, &options.rule, &usage, &all),
+    for (device, known) in all.iter().zip(&known) {
+        let place = plan.pools.iter().position(|pool| pool.device == *device);
+        let outcome = match (place, known) {
+            (Some(place), _) => Ok(place),
+            (None, Some(_)) => Err(Why::Signatures("xfs".to_owned())),
+            (None, None) => match judged::at_a_glance(device, &options.rule, &usage, &all) {
+                Some(why) => Err(why),
+                None => judged::closely(device)
+                    .and_then(|()| plan.name(options, &mut waiting, &missing, &mut names))
+                    .map(|note| plan.add(note, device, Stage::Empty)),
+            },
         };
-        let why = why.or_else(|| judged::closely(device).err());
-        let outcome = if let Some(why) = why {
-            Err(why)
-        } else if let Some(note) = waiting.pop_front() {
-            Ok(note)
-        } else if let Some(lost) = missing.first() {
-            Err(Why::Missing(lost.name.to_string()))
-        } else if let Some(name) = names.next() {
-            Ok(Note { uuid: new_uuid()?, directory: options.directory_of(&name), name, is_made: false })
-        } else {
-            plan.refuse(no_name(options));
-            Err(Why::NoName)
-        };
-        let outcome = outcome.map(|note| {
-            plan.pools.push(Pool { note, device: device.clone(), stage: Stage::Empty });
-            plan.pools.len().saturating_sub(1)
-        });
         plan.devices.push((device.clone(), outcome));
     }
     plan.faults.extend(missing.iter().map(|note| {
@@ -151,6 +101,75 @@ impl Plan {
             self.faults.push(fault);
         }
         self.is_refused = true;
+    }
+
+    /// Adds a pool, and returns its place.
+    fn add(&mut self, note: Note, device: &Device, stage: Stage) -> usize {
+        self.pools.push(Pool { note, device: device.clone(), stage });
+        self.pools.len().saturating_sub(1)
+    }
+
+    /// Finds the disks of pools that are noted. Returns the pools that wait for an empty disk, and those that miss theirs.
+    fn find_all<'a>(
+        &mut self,
+        options: &Options,
+        notes: &[Note],
+        usage: &Usage,
+        devices: impl Iterator<Item = (&'a Device, &'a Option<Filesystem>)> + Clone,
+    ) -> Result<(VecDeque<Note>, Vec<Note>), String> {
+        let (mut waiting, mut missing) = (VecDeque::new(), Vec::new());
+        for name in options.replaced.iter().filter(|name| !notes.iter().any(|note| note.name == **name)) {
+            let fstab = shown(&options.fstab);
+            self.refuse(format!("--replace {name}: {fstab} has no pool of that name that prepare has made"));
+        }
+        for note in notes {
+            let known = devices.clone().filter_map(|(device, known)| Some((device, known.as_ref()?)));
+            let own: Vec<_> = known.filter(|(_, known)| known.uuid == note.uuid).collect();
+            let is_replaced = options.replaced.contains(&note.name);
+            match own.as_slice() {
+                [] if is_replaced => waiting.push_back(Note { uuid: new_uuid()?, is_made: false, ..note.clone() }),
+                [] if note.is_made => missing.push(note.clone()),
+                [] => waiting.push_back(note.clone()),
+                [(device, _)] if is_replaced => {
+                    self.refuse(format!("--replace {}: its disk is there: {}", note.name, shown(&device.path())));
+                }
+                [(device, known)] => self.find(note, device, known.unfinished, usage),
+                several => {
+                    let paths: Vec<_> = several.iter().map(|(device, _)| shown(&device.path()).to_string()).collect();
+                    let (name, paths, uuid) = (&note.name, paths.join(" and "), &note.uuid);
+                    self.refuse(format!(
+                        "pool {name}: {paths} have the same filesystem (UUID={uuid}): take out the copies"
+                    ));
+                }
+            }
+        }
+        Ok((waiting, missing))
+    }
+
+    /// Returns which pool the next empty disk becomes.
+    fn name(
+        &mut self,
+        options: &Options,
+        waiting: &mut VecDeque<Note>,
+        missing: &[Note],
+        names: &mut impl Iterator<Item = PoolName>,
+    ) -> Result<Note, Why> {
+        if let Some(note) = waiting.pop_front() {
+            return Ok(note);
+        }
+        if let Some(lost) = missing.first() {
+            return Err(Why::Missing(lost.name.to_string()));
+        }
+        let Some(name) = names.next() else {
+            self.refuse(no_name(options));
+            return Err(Why::NoName);
+        };
+        Ok(Note {
+            uuid: new_uuid().map_err(Why::Failed)?,
+            directory: options.directory_of(&name),
+            name,
+            is_made: false,
+        })
     }
 
     /// A pool whose disk was found.
@@ -174,12 +193,12 @@ impl Plan {
             false if note.is_made && !points.is_empty() && has_marker(note) => Stage::Ready,
             false => Stage::Formatted,
         };
-        self.pools.push(Pool { note: note.clone(), device: device.clone(), stage });
+        self.add(note.clone(), device, stage);
     }
 }
 
 /// The filesystem that is noted, if it is on this device. Pods write what they like to loop devices.
-fn bears(device: &Device, options: &Options, notes: &[Note]) -> Option<content::Filesystem> {
+fn bears(device: &Device, options: &Options, notes: &[Note]) -> Option<Filesystem> {
     let is_plain = device.size > 0 && device.above.is_empty() && device.partitions.is_empty();
     if notes.is_empty() || !is_plain || device.kind == "loop" && !options.rule.takes_type("loop") {
         return None;

@@ -39,26 +39,27 @@ fn an_empty_disk_becomes_a_pool_that_is_served(rig: &mut Rig) -> Result<()> {
     let mut disks = Disks::of(rig)?;
     let device = disks.add("disk")?;
     fs::write(disks.fstab(), "# ours\n/dev/none /none xfs noauto 0 0\n")?;
-    let said = disks.prepare(&[&device], &[])?.succeeded()?;
-    ensure!(said.contains("pool disk-1: to be formatted") && said.contains("--yes does it"), "{said}");
+    let said = disks.prepare(&[&device], &["--name=default"])?.succeeded()?;
+    ensure!(said.contains("pool default: to be formatted") && said.contains("--yes does it"), "{said}");
     ensure!(disks.ends("disk")?.iter().all(|byte| *byte == 0), "a dry run writes");
-    ensure!(!fs::read_to_string(disks.fstab())?.contains("UUID") && !disks.pool("disk-1").exists());
-    let said = disks.prepare(&[&device], &["--yes"])?.succeeded()?;
-    ensure!(said.contains("pool disk-1 on /dev/loop") && said.contains("\npools:\n- name: disk-1\n"), "{said}");
-    disks.is_pool(&device, "disk-1")?;
+    ensure!(!fs::read_to_string(disks.fstab())?.contains("UUID") && !disks.pool("default").exists());
+    let said = disks.prepare(&[&device], &["--name=default", "--yes"])?.succeeded()?;
+    ensure!(said.contains("pool default on /dev/loop") && said.contains("\npools:\n- name: default\n"), "{said}");
+    disks.is_pool(&device, "default")?;
     ensure!(fs::read_to_string(disks.fstab())?.starts_with("# ours\n/dev/none /none"), "a line was lost");
-    let printed: Value = serde_json::from_str(&disks.prepare(&[&device], &["--yes", "--json"])?.succeeded()?)?;
+    let printed: Value =
+        serde_json::from_str(&disks.prepare(&[&device], &["--name=default", "--yes", "--json"])?.succeeded()?)?;
     ensure!(printed["changed"] == false && printed["pools"][0]["found"] == "ready", "{printed}");
 
     // As after a reboot at which it was not mounted.
     disks.unmount()?;
-    disks.prepare(&[&device], &["--yes"])?.succeeded()?;
-    disks.is_pool(&device, "disk-1")?;
+    disks.prepare(&[&device], &["--name=default", "--yes"])?.succeeded()?;
+    disks.is_pool(&device, "default")?;
 
-    rig.pools = vec![Pool::existing(&disks.pool("disk-1"), "disk-1")];
+    rig.pools = vec![Pool::existing(&disks.pool("default"), "default")];
     let helper = rig.started_helper()?;
     helper.ask(&create("vol-a", directory_spec(16 << 20)))?;
-    ensure!(helper.pool_status("disk-1")?.conditions.as_slice().is_empty());
+    ensure!(helper.pool_status("default")?.conditions.as_slice().is_empty());
     helper.ask(&delete("vol-a"))?;
     rig.stop_helper()?;
     rig.pools.clear();
@@ -280,13 +281,15 @@ fn what_gets_a_signature_meanwhile_is_not_formatted(rig: &mut Rig) -> Result<()>
     for (offset, bytes) in disks::lvm() {
         image.write_all_at(&bytes, offset)?;
     }
-    // What is written while the disk is looked at for the first time, and just before it is formatted.
+    // What is written between the two looks at a disk, and just before it is formatted.
     let put = format!("dd if={} of=\"$last\" conv=notrunc,fsync 2>/dev/null", other.display());
     let last = "for last do :; done";
-    let first_look = format!("{last}\n\"$REAL\" \"$@\" || exit 1\n{put}");
+    let looked = rig.work().join("looked");
+    let looked = looked.display();
+    let before_second_look = format!("{last}\n[ ! -e {looked} ] || {put}\n: >{looked}\nexec \"$REAL\" \"$@\"");
     let before_mkfs = format!("{last}\n{put}\nexec \"$REAL\" \"$@\"");
     for (number, (program, script, part)) in [
-        ("wipefs", first_look, "is left alone: it has a signature (LVM2_member)"),
+        ("wipefs", before_second_look, "is left alone: it has a signature (LVM2_member)"),
         ("mkfs.xfs", before_mkfs, "mkfs.xfs failed"),
     ]
     .into_iter()
