@@ -50,8 +50,9 @@ fn format(device: &Device, note: &Note, is_half: bool) -> Result<(), String> {
     let path = device.path();
     let told = |why: Why| format!("{} is left alone: it {why}", shown(&path));
     let cannot = |error: SysError| format!("cannot access {}: {error}", shown(&path));
-    // As long as this is open, no other disk gets the name.
-    let held = walk::open_at_start(&path, OFlags::RDONLY).map_err(cannot)?;
+    // As long as this is open, no other disk gets the name; udev, and what keeps to its rule, leaves alone what is locked.
+    let held = walk::open_at_start(&path, OFlags::RDWR).map_err(cannot)?;
+    walk::lock(&held).map_err(|_| told(Why::Busy))?;
     if is_half {
         let alone = content::open_alone(&path, OFlags::RDWR).map_err(told)?;
         is_same(device, &alone).map_err(told)?;
