@@ -153,7 +153,7 @@ pub fn lvm() -> Vec<(u64, Vec<u8>)> {
     put(&mut label, 20, &32_u32.to_le_bytes());
     put(&mut label, 24, b"LVM2 001");
     put(&mut label, 32, &[b'a'; 32]);
-    let sum = !crc(&label[20..], !0xf597_a6cf);
+    let sum = crc(&label[20..], 0xf597_a6cf);
     put(&mut label, 16, &sum.to_le_bytes());
     vec![(SECTOR as u64, label)]
 }
@@ -217,7 +217,7 @@ fn put(bytes: &mut [u8], place: usize, value: &[u8]) {
     bytes[place..place + value.len()].copy_from_slice(value);
 }
 
-/// The checksum that GPT and LVM use, without its last step, which they disagree on.
+/// The checksum of LVM, and that of GPT before its last step.
 fn crc(bytes: &[u8], begin: u32) -> u32 {
     bytes.iter().fold(begin, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0xedb8_8320 & (sum & 1).wrapping_neg()))
