@@ -14,6 +14,9 @@ pub const KUBERNETES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/
 /// docs/install.md.
 pub const INSTALL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md"));
 
+/// docs/disks.md.
+pub const DISKS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/disks.md"));
+
 /// docs/operate.md.
 pub const OPERATE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operate.md"));
 

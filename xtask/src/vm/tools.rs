@@ -21,7 +21,7 @@ const TOOLS: [(&str, &str); 10] = [
     ("mount", "losetup mount umount"),
     ("perl-base", "perl"),
     ("strace", "strace"),
-    ("util-linux", "blockdev fallocate findmnt flock lsblk nsenter prlimit setpriv unshare"),
+    ("util-linux", "blockdev fallocate findmnt flock lsblk nsenter prlimit setpriv unshare wipefs"),
     ("xfsprogs", "mkfs.xfs xfs_growfs xfs_io xfs_quota xfs_repair"),
 ];
 

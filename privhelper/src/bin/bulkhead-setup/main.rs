@@ -13,6 +13,7 @@ mod in_use;
 mod lines;
 mod neighbours;
 mod options;
+mod prepare;
 mod requota;
 mod tree;
 mod udev;
@@ -38,11 +39,29 @@ const HELP: &str = "\
 Prepare a node for bulkhead-privhelper.
 
 usage: bulkhead-setup init-pool [NAME=]DIR ...
+       bulkhead-setup prepare [--size MIN..MAX] [--model GLOB] [--path GLOB] [--name NAME] [--type TYPE] [--directory DIR]
+                              [--replace NAME] [--fstab FILE] [--yes] [--json]
        bulkhead-setup check FLAGS ...
        bulkhead-setup requota --pool DIR [--other-pool DIR ...] [--project-ids FIRST-LAST] [--dry-run] [--while-in-use]
        bulkhead-setup install-udev-rule DIR
 
   init-pool  make each DIR a pool, which is called NAME if one is given; a DIR that is that pool already is left as it is
+  prepare    find empty disks and make each a pool of its own: format it (mkfs.xfs), mount it by UUID with project quotas,
+             with a line in fstab, and mark it. Without --yes, only say of each block device what becomes of it, and why
+             not. A disk in which anything is found is never taken, nor is one that is in use. What is ready is left as it
+             is, and a run that was interrupted is finished by the next. Exit status 0 if there is a pool, or would be, and
+             nothing is wrong
+               --size MIN..MAX   disks of this size, as in 900G..1100G, 1Ti.. or ..2T
+               --model GLOB      disks that call themselves so, as lsblk shows it; may be repeated
+               --path GLOB       disks with such a node, or such a link to it, as in '/dev/disk/by-id/nvme-*'; may be
+                                 repeated. At least one of these three is needed, and all that are given must match
+               --type TYPE       instead of disk: a type of lsblk's, as lvm, part or raid1; may be repeated
+               --name NAME       the pool's name; with {n}, a number for each disk (default disk-{n})
+               --directory DIR   where the directories of the pools are (default /srv/bulkhead)
+               --replace NAME    make this pool anew on an empty disk, as its own is gone; may be repeated
+               --fstab FILE      instead of /etc/fstab
+               --yes             do it
+               --json            print JSON
   check      test the kernel, the capabilities, the pools and mount propagation with the FLAGS of bulkhead-privhelper, and
              change nothing; one line for each test: ok, FAILED with the reason, or skipped because of an earlier failure;
              exit status 0 if the helper can serve, 1 if not. `bulkhead-privhelper --help` explains the FLAGS
@@ -83,12 +102,15 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
             Command::Serve(config) => check(&config),
             Command::Print(text) => print(&text),
         },
+        Some("prepare") => prepare::prepare(arguments),
         Some("requota") => requota::requota(arguments),
         Some("install-udev-rule") => udev::install(arguments),
         Some("--help" | "-h") => print(HELP),
         Some("--version") => print(&format!("bulkhead-setup {}\n", env!("CARGO_PKG_VERSION"))),
         Some(other) => Err(format!("unknown command {other:?}; see --help")),
-        None => Err("a command is missing: init-pool, check, requota or install-udev-rule; see --help".to_owned()),
+        None => {
+            Err("a command is missing: init-pool, prepare, check, requota or install-udev-rule; see --help".to_owned())
+        }
     }
 }
 
@@ -105,18 +127,25 @@ fn init_pools(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
     for (name, path) in pools {
         let failed = |error: SysError| format!("cannot make {} a pool: {error}", shown(&path));
         let directory = open_to_write(&path).map_err(failed)?;
-        match marker::make(&directory, name.as_ref()) {
-            Ok(_) => println!("{} is now a pool", shown(&path)),
-            Err(SysError { errno: Errno::EXIST, .. }) => {
-                let text = judge::marker::read(&directory).map_err(failed)?;
-                is_called(&String::from_utf8_lossy(&text), name.as_ref())
-                    .map_err(|complaint| format!("{} {complaint}", shown(&path)))?;
-                println!("{} is already a pool", shown(&path));
-            }
-            Err(error) => return Err(failed(error)),
-        }
+        let is_new = mark(&directory, &path, name.as_ref())?;
+        println!("{} is {} a pool", shown(&path), if is_new { "now" } else { "already" });
     }
     Ok(true)
+}
+
+/// Makes a directory a pool with this name, unless it is that already. Returns whether it was not.
+fn mark(directory: &OwnedFd, path: &Path, name: Option<&PoolName>) -> Result<bool, String> {
+    let failed = |error: SysError| format!("cannot make {} a pool: {error}", shown(path));
+    match marker::make(directory, name) {
+        Ok(_) => Ok(true),
+        Err(SysError { errno: Errno::EXIST, .. }) => {
+            let text = judge::marker::read(directory).map_err(failed)?;
+            is_called(&String::from_utf8_lossy(&text), name)
+                .map_err(|complaint| format!("{} {complaint}", shown(path)))?;
+            Ok(false)
+        }
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// Whether the marker with this text is that of a pool with the name that is wanted. One without a name is for any.
@@ -285,7 +314,7 @@ mod tests {
     #[test]
     fn each_command_has_help() {
         let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned()));
-        for command in ["check", "init-pool", "requota", "install-udev-rule", "--help"] {
+        for command in ["check", "init-pool", "prepare", "requota", "install-udev-rule", "--help"] {
             assert_eq!(run(&[command, "--help"]), Ok(true), "{command}");
         }
     }
@@ -298,6 +327,23 @@ mod tests {
         }
         for section in ["\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "EXAMPLES"] {
             assert!(page.contains(&format!("\n.SH {section}\n")), "{section}");
+        }
+    }
+
+    #[test]
+    fn recipes_use_options_that_there_are() {
+        for recipe in [
+            include_str!("../../../../deploy/prepare/ansible.yaml"),
+            include_str!("../../../../deploy/prepare/butane.yaml"),
+            include_str!("../../../../deploy/prepare/cloud-init.yaml"),
+        ] {
+            let recipe: String = recipe.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+            let words = recipe.split([' ', '\n', '[', ']', ',', '=', '\'']);
+            let flags: Vec<_> = words.filter(|word| word.starts_with("--")).collect();
+            assert!(flags.contains(&"--size") && flags.contains(&"--yes"), "{flags:?}");
+            for flag in flags {
+                assert!(HELP.contains(&format!(" {flag} ")), "{flag}");
+            }
         }
     }
 

@@ -28,6 +28,7 @@ mod node_block;
 mod node_directory;
 mod owner;
 mod power_cuts;
+mod prepare;
 mod promised;
 mod protocol;
 mod reboot;
@@ -90,6 +91,7 @@ pub fn all() -> Vec<Case> {
         logs::cases(),
         reboot::cases(),
         power_cuts::cases(),
+        prepare::cases(),
     ]
     .concat()
 }

@@ -5,6 +5,7 @@ use bulkhead_tests::case::Case;
 use crate::node::Node;
 
 mod devices;
+mod disks;
 mod reboot;
 mod services;
 mod tenant;
@@ -12,5 +13,5 @@ mod volumes;
 
 /// All of them.
 pub fn all() -> Vec<Case<Node>> {
-    [services::cases(), volumes::cases(), devices::cases(), tenant::cases(), reboot::cases()].concat()
+    [services::cases(), volumes::cases(), devices::cases(), disks::cases(), tenant::cases(), reboot::cases()].concat()
 }
