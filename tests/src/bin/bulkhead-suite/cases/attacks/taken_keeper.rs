@@ -370,7 +370,7 @@ fn a_keeper_that_is_taken_over_has_few_children_forked(rig: &mut Rig) -> Result<
 
 /// How many processes of the helper's the mounters' user has.
 fn mounters(rig: &Rig) -> Result<usize> {
-    let wanted = filesystems::MOUNTER_UID.to_string();
+    let wanted = filesystems::mounter_uid().to_string();
     let uid = |pid| processes::status(pid, "Uid").unwrap_or_default();
     let all = processes::descendants(rig.helper_pid()?)?;
     Ok(all.iter().filter(|process| uid(process.pid).split_whitespace().next() == Some(&*wanted)).count())

@@ -179,10 +179,11 @@ pub fn granted(rig: &Rig, request: &Request) -> Result<()> {
 pub fn undo(rig: &Rig, operation: &Operation) -> Result<()> {
     let client = rig.helper()?;
     for request in &operation.undo {
-        match client.request(request)? {
+        // What a mounter was asked for before goes on, and is waited for.
+        rig.eventually(10, || match client.request(request)? {
             Err(error) if error.kind != ErrorKind::NotFound => anyhow::bail!("undone with {request:?}: {error}"),
-            _ => {}
-        }
+            _ => Ok(()),
+        })?;
     }
     Ok(())
 }

@@ -39,8 +39,11 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
-/// The user that mounts.
-pub const MOUNTER_UID: u32 = 64_123;
+/// The user that mounts. Its processes are limited, so each test has one of its own: each is a process.
+pub fn mounter_uid() -> u32 {
+    60_000 + std::process::id() % 5_000
+}
+
 /// The size of a volume.
 pub const SIZE: u64 = 320 << 20;
 
@@ -69,7 +72,7 @@ pub fn make_pool_of(rig: &mut Rig, pool_mebibytes: u64, filesystems: u32) -> Res
 
 /// Returns what a helper needs to be told where a pool is configured for them.
 pub fn helper_flags() -> Vec<String> {
-    ["--mounter-uid".to_owned(), MOUNTER_UID.to_string()].into()
+    ["--mounter-uid".to_owned(), mounter_uid().to_string()].into()
 }
 
 /// Checks that the filesystem in a volume's image, which is not mounted, is without fault.
@@ -109,7 +112,7 @@ fn confined(rig: &Rig) -> Result<i32> {
 
 /// That of a helper.
 pub fn mounter_of(helper: i32) -> Result<i32> {
-    let is_one = |pid: i32| processes::status(pid, "Uid").is_ok_and(|users| users.contains(&MOUNTER_UID.to_string()));
+    let is_one = |pid: i32| processes::status(pid, "Uid").is_ok_and(|users| users.contains(&mounter_uid().to_string()));
     let found = processes::descendants(helper)?.into_iter().map(|process| process.pid).find(|pid| is_one(*pid));
     found.context("there is no mounter")
 }

@@ -15,7 +15,7 @@ use nix::libc;
 use rustix::process::Signal;
 
 use super::answers::Taken;
-use super::{MOUNTER_UID, SIZE, check_detached, confined, mounter, start};
+use super::{SIZE, check_detached, confined, mounter, mounter_uid, start};
 
 cases! {
     a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open: Bare + Kernel,
@@ -31,7 +31,7 @@ fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(rig: &mut
     start(rig, 3)?;
     let pid = confined(rig)?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let id = MOUNTER_UID;
+    let id = mounter_uid();
     for line in [
         &*format!("Uid:\t{id}\t{id}\t{id}\t{id}"),
         &format!("Gid:\t{id}\t{id}\t{id}\t{id}"),
