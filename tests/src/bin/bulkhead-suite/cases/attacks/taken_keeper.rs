@@ -339,10 +339,7 @@ fn a_keeper_that_is_taken_over_has_few_children_forked(rig: &mut Rig) -> Result<
     let helper = rig.started_helper()?;
     let size = filesystems::SIZE;
     helper.ask_all([create("vol-a", filesystem_spec(size)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
-    let image = fs::metadata(rig.pool().image("vol-a"))?.ino();
-    let own =
-        |device: &loops::Loop| device.number().filter(|number| *number >= 0x8_0000 && device.backing_inode == image);
-    let number = loops::all()?.iter().find_map(own).context("the volume has a device")?;
+    let number = rig.pool().only_device()?.number().context("a loop device without a number")?;
     let frozen = Frozen::freeze(&rig.target("a"))?;
     let mut line = Line::take(rig)?;
     let grow = Packet::of(FILESYSTEM).text("default").number(number).number(3).number(4).long(2 * size);
