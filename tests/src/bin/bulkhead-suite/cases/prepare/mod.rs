@@ -189,7 +189,7 @@ fn a_run_that_is_killed_anywhere_is_finished_by_the_next(rig: &mut Rig) -> Resul
     ensure!(calls.len() > 15 && calls.iter().any(|call| call.name == "renameat"), "{calls:?}");
     disks.remove(&device)?;
     // Each takes seconds. All of them are tried in a long run, and over some others.
-    let (first, step) = if rig.run_options.long { (0, 1) } else { (std::process::id() as usize % 6, 6) };
+    let (first, step) = if rig.run_options.long { (0, 1) } else { (std::process::id() as usize % 10, 10) };
     for call in calls.iter().skip(first).step_by(step) {
         fs::remove_file(disks.fstab()).or_else(|error| if disks.fstab().exists() { Err(error) } else { Ok(()) })?;
         fs::remove_dir(disks.pool("disk-1"))
