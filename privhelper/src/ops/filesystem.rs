@@ -21,7 +21,7 @@ use crate::sys::{Errno, Error as SysError, Result as SysResult};
 
 /// How often a request tries to mount a filesystem that the kernel fails to read, and for how long: others wait for the place.
 const MOST_MOUNTS: usize = 6;
-const MOUNTS_WITHIN: Duration = Duration::from_secs(4);
+const MOUNTS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Mounts the filesystem in a volume's image.
 pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {

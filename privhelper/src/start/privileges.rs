@@ -1,7 +1,7 @@
 //! Step 6 of the helper's life: everything that serving does not need is dropped.
 
 use caps::{CapSet, Capability, CapsHashSet};
-use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, setrlimit};
+use rustix::process::{DumpableBehavior, Gid, Uid};
 use rustix::thread::CapabilitiesSecureBits;
 
 use super::refusal::{Refusal, Why};
@@ -59,15 +59,13 @@ pub fn give_up() -> Result<Unprivileged, Refusal> {
 
 /// Makes the process another user's, in no group but one with the same number, and without any group besides. It keeps the
 /// capabilities that are permitted, and they stay effective. It does not die with its parent any more, which may not signal
-/// it: it has to end by itself when their connection is closed. That user has no more than so many processes: as long as no
-/// capability is effective, none can be forked beyond that (`RLIMIT_NPROC`, setrlimit(2)).
+/// it: it has to end by itself when their connection is closed.
 ///
 /// # Errors
 /// A sentence on what failed.
-pub fn become_user(user: u32, most: u64) -> Result<(), Refusal> {
-    let (uid, gid, most) = (Uid::from_raw(user), Gid::from_raw(user), Some(most));
+pub fn become_user(user: u32) -> Result<(), Refusal> {
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
     let become_user = || -> SysResult<()> {
-        setrlimit(Resource::Nproc, Rlimit { current: most, maximum: most }).by("setrlimit")?;
         rustix::thread::set_keep_capabilities(true).by("PR_SET_KEEPCAPS")?;
         rustix::thread::set_thread_groups(&[]).by("setgroups")?;
         rustix::thread::set_thread_res_gid(gid, gid, gid).by("setresgid")?;

@@ -24,9 +24,6 @@ use crate::sys::quota::ProjectId;
 use crate::sys::{Error as SysError, Result as SysResult, file, mount, packet, process, socket, walk};
 use crate::{emptier, log, mounter, place};
 
-/// How many processes the mounters' user may have beside one for each filesystem: the mounters, and their children that end.
-const SPARE_PROCESSES: u64 = 64;
-
 /// A pool with its emptier.
 pub type SplitPool = (JailedPool, OwnedFd);
 
@@ -150,8 +147,7 @@ fn live_as_mounter(config: &Config, pool: &PoolConfig, placer: &OwnedFd) -> Resu
     Jail::enter_place_of(pool).map_err(|error| format!("cannot leave the jail for the mounter's own: {error}"))?;
     keep_only(&[placer.as_fd()])?;
     process::leave_children().map_err(|error| format!("cannot leave the mounter's children alone: {error}"))?;
-    let filesystems: u64 = config.pools.iter().map(|pool| pool.filesystems as u64).sum();
-    privileges::become_user(config.mounter_uid, filesystems.saturating_add(SPARE_PROCESSES))?;
+    privileges::become_user(config.mounter_uid)?;
     privileges::drop_all_but(privileges::MOUNTER)?;
     landlock::confine(Process::Mounter, &[])?;
     filter::install(Process::Mounter, config.on_violation)?;

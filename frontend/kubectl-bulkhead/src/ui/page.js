@@ -2,6 +2,8 @@
 "use strict";
 
 const INTERVAL = 15000;
+// Who waits for longer is told that what is shown is old.
+const PATIENCE = 60000;
 let state = null;
 
 function element(name, classes, ...content) {
@@ -146,7 +148,7 @@ function show() {
 
 async function read() {
   try {
-    const answer = await fetch("state.json", { cache: "no-store" });
+    const answer = await fetch("state.json", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
     if (!answer.ok) throw new Error(`it answered ${answer.status}`);
     state = await answer.json();
     show();

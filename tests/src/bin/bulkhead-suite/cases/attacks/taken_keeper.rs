@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::helper::{
-    bind, create, delete, directory_spec, filesystem_spec, mount_filesystem, unbind, unmount_filesystem,
-};
+use bulkhead_tests::helper::{bind, create, delete, directory_spec, unbind};
 use bulkhead_tests::observe::{loops, mounts, processes};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -20,13 +18,9 @@ use nix::errno::Errno;
 use nix::libc;
 use rustix::process::Signal;
 
-use super::frozen::Frozen;
-use crate::cases::filesystems;
-
 cases! {
     a_keeper_that_is_taken_over_opens_nothing_beside_its_pools: Kernel,
     what_a_keeper_that_is_taken_over_asks_for_is_checked: Bare + Kernel,
-    a_keeper_that_is_taken_over_has_few_children_forked: Bare + Kernel,
     stopped_processes_end_with_a_keeper_that_is_killed: Bare + Kernel,
 }
 
@@ -208,14 +202,9 @@ impl Line {
     /// Sends a packet, and returns the answer.
     fn ask(&mut self, packet: &Packet) -> Result<Vec<u8>> {
         let address = self.keeper.address();
-        let message = filesystems::message(address, &packet.0)?;
+        let message = super::super::filesystems::message(address, &packet.0)?;
         let sent = self.keeper.call(libc::SYS_sendmsg, &[Number(self.line), Bytes(&message), Number(0x40)])?;
         ensure!(matches!(sent, Outcome::Done(_)), "{sent:?}");
-        self.answer()
-    }
-
-    /// The next packet.
-    fn answer(&mut self) -> Result<Vec<u8>> {
         let (room, mut tries) = (vec![0; 4096], 0);
         loop {
             let arguments = [Number(self.line), Bytes(&room), Number(4096), Number(0x40), Number(0), Number(0)];
@@ -326,51 +315,6 @@ fn what_a_keeper_that_is_taken_over_asks_for_is_checked(rig: &mut Rig) -> Result
     rig.start_helper()?;
     let helper = rig.helper()?;
     helper.ask_all([unbind("vol-a", "a"), delete("vol-a"), delete("vol-b")])
-}
-
-/// How many filesystems the pool is configured for.
-const FILESYSTEMS: u32 = 3;
-/// How many processes the mounters' user has besides.
-const SPARE: usize = 64;
-
-/// A child of the mounter's that grows a filesystem waits for as long as a pod has frozen that.
-fn a_keeper_that_is_taken_over_has_few_children_forked(rig: &mut Rig) -> Result<()> {
-    filesystems::make_pool(rig, FILESYSTEMS)?;
-    let helper = rig.started_helper()?;
-    let size = filesystems::SIZE;
-    helper.ask_all([create("vol-a", filesystem_spec(size)), mount_filesystem("vol-a"), bind("vol-a", "a")])?;
-    let number = rig.pool().only_device()?.number().context("a loop device without a number")?;
-    let frozen = Frozen::freeze(&rig.target("a"))?;
-    let mut line = Line::take(rig)?;
-    let grow = Packet::of(FILESYSTEM).text("default").number(number).number(3).number(4).long(2 * size);
-    let most = SPARE + usize::try_from(FILESYSTEMS)?;
-    for _ in 0..most + 20 {
-        let begun = line.ask(&grow)?;
-        // The packet with the line to a child comes first.
-        ensure!(begun.len() == 1, "{begun:?}");
-        let answer = line.answer()?;
-        ensure!(answer.starts_with(&[0; 4]), "{answer:?}");
-    }
-    let forked = mounters(rig)?;
-    ensure!((most / 2..=most).contains(&forked), "{forked} processes mount, of at most {most}");
-    drop((line, frozen));
-    rig.abandon();
-    rig.start_helper()?;
-    rig.eventually(10, || {
-        let left = mounters(rig)?;
-        ensure!(left == 1, "{left} processes mount");
-        Ok(())
-    })?;
-    let helper = rig.helper()?;
-    helper.ask_all([unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a")])
-}
-
-/// How many processes of the helper's the mounters' user has.
-fn mounters(rig: &Rig) -> Result<usize> {
-    let wanted = filesystems::mounter_uid().to_string();
-    let uid = |pid| processes::status(pid, "Uid").unwrap_or_default();
-    let all = processes::descendants(rig.helper_pid()?)?;
-    Ok(all.iter().filter(|process| uid(process.pid).split_whitespace().next() == Some(&*wanted)).count())
 }
 
 fn stopped_processes_end_with_a_keeper_that_is_killed(rig: &mut Rig) -> Result<()> {

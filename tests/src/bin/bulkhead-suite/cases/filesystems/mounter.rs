@@ -1,6 +1,9 @@
 //! The process that mounts: what it is, what it may do, and what becomes of the helper without it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +15,7 @@ use bulkhead_tests::rig::Rig;
 use bulkhead_tests::takeover::Argument::Number;
 use bulkhead_tests::takeover::{Outcome, Takeover};
 use nix::libc;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::answers::Taken;
 use super::{SIZE, check_detached, confined, mounter, mounter_uid, start};
@@ -24,6 +27,7 @@ cases! {
     a_mount_that_takes_long_holds_up_nothing_else: Bare,
     a_helper_without_its_mounter_ends_and_is_started_anew: Bare + Kernel,
     a_mounter_that_dies_at_a_request_makes_no_volume_unmountable: Bare,
+    a_pod_with_very_many_processes_of_the_same_user_holds_up_no_mount: Bare,
     without_filesystems_there_is_no_mounter: Bare,
 }
 
@@ -66,6 +70,30 @@ fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(rig: &mut
     let server = rig.helper_pid()?.to_string();
     ensure!(network(&pid.to_string())? != network("self")? && network(&pid.to_string())? != network(&server)?);
     Ok(())
+}
+
+/// A pod chooses its user, and the kernel counts processes by user.
+fn a_pod_with_very_many_processes_of_the_same_user_holds_up_no_mount(rig: &mut Rig) -> Result<()> {
+    start(rig, 3)?;
+    let script = "for number in $(seq 200); do sleep 600 & done; echo done; wait";
+    let mut pod = Command::new("setpriv");
+    pod.args([&format!("--reuid={}", mounter_uid()), "--clear-groups", "sh", "-c", script]).process_group(0);
+    let mut pod = pod.stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    BufReader::new(pod.stdout.take().context("its output")?).read_line(&mut said)?;
+    let group = Pid::from_raw(i32::try_from(pod.id())?).context("its process id")?;
+    let helper = rig.helper()?;
+    let mounted = helper.ask_all([
+        create("vol-a", filesystem_spec(SIZE)),
+        mount_filesystem("vol-a"),
+        unmount_filesystem("vol-a"),
+    ]);
+    kill_process_group(group, Signal::KILL)?;
+    pod.wait()?;
+    ensure!(said == "done\n", "{said:?}");
+    mounted?;
+    helper.ask(&delete("vol-a"))?;
+    check_detached(rig)
 }
 
 fn a_mounter_that_is_taken_over_opens_and_places_nothing(rig: &mut Rig) -> Result<()> {
