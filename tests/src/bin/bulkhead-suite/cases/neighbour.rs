@@ -103,32 +103,27 @@ fn delete_for_good(helper: &HelperClient, pool: &Path, id: &str) -> Result<()> {
     })
 }
 
-fn is_not_delayed_by_who_fills_and_deletes_volumes(rig: &mut Rig) -> Result<()> {
+/// Measures beside clients that make and delete a volume each, again and again.
+fn beside_short_lives(rig: &mut Rig, make: impl Fn(&HelperClient, &str, &Path) -> Result<()> + Sync) -> Result<()> {
     make_pool(rig, 1)?;
     rig.start_helper()?;
     let (ids, pool) = (ids(), rig.pool().directory.clone());
-    is_not_delayed(rig, |measure| {
-        let fill = |number: usize, client: &HelperClient| {
-            let id = &ids[number];
-            client.ask_patiently(&create(id, directory_spec(1 << 20)))?;
-            (0..500).try_for_each(|file| File::create(pool.join(id).join("data").join(file.to_string())).map(drop))?;
-            delete_for_good(client, &pool, id)
-        };
-        beside_clients(rig, TENANTS, fill, measure)
-    })?;
+    let live = |number: usize, client: &HelperClient| {
+        make(client, &ids[number], &pool)?;
+        delete_for_good(client, &pool, &ids[number])
+    };
+    is_not_delayed(rig, |measure| beside_clients(rig, TENANTS, live, measure))?;
     rig.eventually(60, || rig.pool().holds(&[]))
 }
 
+fn is_not_delayed_by_who_fills_and_deletes_volumes(rig: &mut Rig) -> Result<()> {
+    beside_short_lives(rig, |client, id, pool| {
+        client.ask_patiently(&create(id, directory_spec(1 << 20)))?;
+        (0..500).try_for_each(|file| File::create(pool.join(id).join("data").join(file.to_string())).map(drop))?;
+        Ok(())
+    })
+}
+
 fn is_not_delayed_by_who_allocates_without_end(rig: &mut Rig) -> Result<()> {
-    make_pool(rig, 1)?;
-    rig.start_helper()?;
-    let (ids, pool) = (ids(), rig.pool().directory.clone());
-    is_not_delayed(rig, |measure| {
-        let allocate = |number: usize, client: &HelperClient| {
-            client.ask_patiently(&create(&ids[number], image_spec(64 << 20)))?;
-            delete_for_good(client, &pool, &ids[number])
-        };
-        beside_clients(rig, TENANTS, allocate, measure)
-    })?;
-    rig.eventually(60, || rig.pool().holds(&[]))
+    beside_short_lives(rig, |client, id, _| client.ask_patiently(&create(id, image_spec(64 << 20))).map(drop))
 }
