@@ -17,7 +17,7 @@ use bulkhead_tests::run_options::program;
 use super::{publish, start, take};
 
 cases! {
-    copies_without_snapshots_are_rewritten_to_the_last_block: Bare + Xfs + Kernel + Slow,
+    copies_without_snapshots_are_rewritten_to_the_last_block: Bare + Xfs + Slow,
     a_snapshot_is_promised_what_was_written_meanwhile: Bare + Xfs,
     what_was_not_written_out_counts_as_pieces: Bare + Xfs,
     what_a_pool_that_grew_needs_for_itself_is_not_promised: Bare + Xfs,

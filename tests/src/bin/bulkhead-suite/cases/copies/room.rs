@@ -12,7 +12,7 @@ use bulkhead_tests::rig::Rig;
 use super::{gone, publish, start, take};
 
 cases! {
-    a_pool_of_copies_is_rewritten_to_the_last_block: Bare + Xfs + Kernel + Slow,
+    a_pool_of_copies_is_rewritten_to_the_last_block: Bare + Xfs + Slow,
     a_snapshot_is_promised_what_it_refers_to: Bare + Xfs + Kernel,
     a_copy_without_room_leaves_nothing: Bare + Xfs + Kernel,
 }

@@ -21,9 +21,11 @@ use super::filesystems;
 
 cases! {
     every_call_that_is_listed_is_made: Bare + Kernel + Xfs,
-    a_kill_at_any_call_of_an_operation_leaves_nothing: Bare + Kernel + Slow,
+    a_kill_at_any_call_of_an_operation_leaves_nothing: Bare + Slow,
+    a_kill_at_any_call_for_a_directory_with_a_limit: Bare + Quota + Xfs,
     a_kill_at_any_call_of_the_start_loses_nothing: Bare,
-    an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing: Bare + Kernel + Slow,
+    an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing: Bare + Slow,
+    an_error_at_any_call_for_a_directory_with_a_limit: Bare + Quota + Xfs,
     an_error_at_any_call_of_the_start_loses_nothing: Bare + Slow,
     a_kill_at_any_call_for_a_filesystem: Bare + Slow,
     an_error_at_any_call_for_a_filesystem: Bare + Slow,
@@ -135,6 +137,16 @@ fn with_background(operations: Vec<Operation>) -> Vec<Operation> {
 
 fn a_kill_at_any_call_of_an_operation_leaves_nothing(rig: &mut Rig) -> Result<()> {
     operation::kill(rig, &all(), Sample(60))
+}
+
+// Following an operation is slow in a machine, and only directories have calls that are made only where limits are enforced.
+
+fn a_kill_at_any_call_for_a_directory_with_a_limit(rig: &mut Rig) -> Result<()> {
+    operation::kill(rig, &on_directories(), Sample(60))
+}
+
+fn an_error_at_any_call_for_a_directory_with_a_limit(rig: &mut Rig) -> Result<()> {
+    operation::error(rig, &on_directories(), Sample(70))
 }
 
 fn a_kill_at_any_call_of_the_start_loses_nothing(rig: &mut Rig) -> Result<()> {
