@@ -44,6 +44,16 @@ pub fn check_stopped(rig: &Rig) -> Result<()> {
     check_sockets(rig)
 }
 
+/// Checks, after the pools were unmounted, that nothing keeps their disks in use: not even of those that the test has given up.
+pub fn check_unmounted(rig: &Rig) -> Result<()> {
+    wait::until(rig.patience(Duration::from_secs(15)), || {
+        let disks = loops::all()?.into_iter().filter(|found| Path::new(&found.backing_file).starts_with(rig.work()));
+        let left = disks.map(|found| found.path).collect::<Vec<_>>();
+        ensure!(left.is_empty(), "disks of pools are left in use: {left:?}");
+        Ok(())
+    })
+}
+
 fn check_mounts(directory: &Path) -> Result<()> {
     let left = mounts::below(directory)?;
     ensure!(left.is_empty(), "mounts are left over: {left:?}");

@@ -488,6 +488,6 @@ impl Rig {
         for pool in self.pools.iter().filter(|pool| pool.directory.starts_with(&self.work)) {
             crate::observe::mounts::unmount_all(&pool.directory)?;
         }
-        Ok(())
+        leaks::check_unmounted(&self)
     }
 }

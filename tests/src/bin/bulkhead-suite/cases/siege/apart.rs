@@ -11,7 +11,7 @@ use bulkhead_protocol::{Condition, ErrorKind, MountFlags, Request, Separation};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{attach, create, delete, detach, directory_spec, discard, image_spec, target, volume};
-use bulkhead_tests::observe::mounts;
+use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pace::Allowance;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
@@ -214,11 +214,13 @@ fn the_mount_of_a_publish_directory_is_exchanged(rig: &mut Rig) -> Result<()> {
 /// Of what is mounted there, neither the filesystem says whose it is nor the host's table, in which it is missing.
 fn what_cannot_be_inspected_in_a_directory_that_is_apart_is_said_to_be_so(rig: &mut Rig) -> Result<()> {
     let other = Other::make(rig)?;
+    let devices = loops::backed_by(&rig.pool().device()?)?;
     unmount(&other.inner, UnmountFlags::DETACH)?;
     run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&rig.pool().directory))?;
     denied(rig.helper()?.request(&unbind("vol-a", "a"))?, ErrorKind::InUse, "is apart from the host's")?;
     let directory = rig.pool().directory.clone();
     rig.abandon();
+    devices.iter().try_for_each(loops::detach_by_hand)?;
     mounts::unmount_all(&other.outer)?;
     wait::until(rig.patience(Duration::from_secs(20)), || mounts::unmount_all(&directory))?;
     rig.pools.clear();

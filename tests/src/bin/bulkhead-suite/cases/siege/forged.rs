@@ -37,7 +37,8 @@ fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(rig: &mut Rig) 
     let node = node_like(&rig.target("a"), &rig.work().join("own-node"))?;
     let above = spent_node(rig, "vol-above", image_spec(SIZE))?;
     for forged in [&below, &above] {
-        bind_to(forged, &node)?;
+        // Another test's helper that starts may be about to remove the device that was made anew.
+        rig.eventually(20, || bind_to(forged, &node))?;
     }
     let helper = rig.restarted_helper()?;
     helper.ask_all([remove_device("vol-a", "a"), detach("vol-a")])?;
