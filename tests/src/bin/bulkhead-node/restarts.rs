@@ -115,12 +115,12 @@ pub fn a_failed_upgrade_is_undone(story: &mut Story<'_>) -> Result<()> {
     let upgraded = if by_helm {
         run_all(
             kubectl,
-            "helm upgrade bulkhead deploy/helm/bulkhead --namespace bulkhead-system --set priorityClassName=missing --wait --timeout 30s",
+            "helm upgrade bulkhead deploy/helm/bulkhead --namespace bulkhead-system --set priorityClassName=missing --wait --timeout 10s",
         )
     } else {
         let patch = json!({ "spec": { "template": { "spec": { "priorityClassName": "missing" } } } }).to_string();
         kubectl.run(&[namespace, "patch", kind, name, "--patch", &patch])?;
-        kubectl.run(&[namespace, "rollout", "status", &set, "--timeout=30s"]).map(drop)
+        kubectl.run(&[namespace, "rollout", "status", &set, "--timeout=10s"]).map(drop)
     };
     ensure!(upgraded.is_err(), "pods of a priority that does not exist are running");
     // The agent is away, and pods need none.
