@@ -19,8 +19,8 @@ const TOGETHER: usize = 512 << 20;
 
 /// What a bundle never has. It is in each.
 const NEVER: &str = "\
-Never read: Secrets, environments of containers' pods, and of claims, PersistentVolumes, pods and nodes anything but
-the fields that this plugin needs.
+Never read: Secrets; and of claims, PersistentVolumes, pods and nodes anything but the fields that this plugin needs, so
+no environment of a pod.
 
 Read, and left out before anything was written, which \"[left out]\" marks where it is not a whole field:
 - annotations, but for those of Kubernetes and of the driver about volumes; so also kubectl's last-applied-configuration
