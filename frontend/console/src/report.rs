@@ -45,6 +45,11 @@ impl Report {
         visible(&self.json)
     }
 
+    /// What people read.
+    pub fn text(&self) -> String {
+        self.text.to_string()
+    }
+
     /// Prints the result on standard output.
     ///
     /// # Errors

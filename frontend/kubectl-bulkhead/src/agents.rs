@@ -205,8 +205,18 @@ impl AgentPod {
     }
 
     async fn metrics(&self, client: &Client) -> Result<Agent, Unread> {
+        self.exposition(client).await.map(|text| Agent::of(&text))
+    }
+
+    /// Whether it serves metrics. The helpers' pods have the same label, and do not.
+    pub fn has_port(&self) -> bool {
+        self.port.is_some()
+    }
+
+    /// Its metrics, as they are.
+    pub async fn exposition(&self, client: &Client) -> Result<String, Unread> {
         let (status, text) = self.get(client, "metrics").await?;
-        if status == StatusCode::OK { Ok(Agent::of(&text)) } else { Err(Unread::Status(status)) }
+        if status == StatusCode::OK { Ok(text) } else { Err(Unread::Status(status)) }
     }
 
     async fn findings(&self, cluster: &Cluster) -> Result<Findings, Unread> {
@@ -278,7 +288,8 @@ impl AgentPod {
 }
 
 impl Agent {
-    fn of(metrics: &str) -> Self {
+    /// What an agent with these metrics reports.
+    pub fn of(metrics: &str) -> Self {
         let mut agent = Self::default();
         for sample in samples(metrics) {
             if sample.name == "bulkhead_build_info" {

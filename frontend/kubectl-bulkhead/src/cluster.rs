@@ -78,6 +78,8 @@ pub enum Failure {
     NoAgent(String),
     #[error("cannot listen on port {0} of 127.0.0.1: {1}; --port names another")]
     Listen(u16, io::Error),
+    #[error("cannot write {0}: {1}; --file names another")]
+    Bundle(String, io::Error),
     #[error("the system has no random numbers: {0}")]
     Random(String),
     #[error("cannot write the output: {0}")]
@@ -100,9 +102,12 @@ impl Failure {
             Self::NoPool { .. } | Self::NoAgent(_) => "NotFound".to_owned(),
             Self::Old { .. } => "Old".to_owned(),
             Self::NotConfirmed(_) => "NotConfirmed".to_owned(),
-            Self::Runtime(_) | Self::Manual(_) | Self::Listen(..) | Self::Random(_) | Self::Output(_) => {
-                "Failed".to_owned()
-            }
+            Self::Runtime(_)
+            | Self::Manual(_)
+            | Self::Listen(..)
+            | Self::Bundle(..)
+            | Self::Random(_)
+            | Self::Output(_) => "Failed".to_owned(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod adopt;
 mod agents;
+mod bundle;
 mod classes;
 mod cluster;
 mod completion;
@@ -99,6 +100,11 @@ async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
                 code = ExitCode::FAILURE;
             }
             report
+        }
+        Command::Bundle(options) => {
+            // What could not be read is an entry that says so.
+            bundle::run(&cluster, &options).await?.print(format)?;
+            return Ok(code);
         }
         Command::Adopt(options) => {
             let (report, is_complete) = adopt::run(&cluster, &options).await?;

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bulkhead_console::manual::{self, EXIT_STATUS, Section};
 use bulkhead_console::report::Format;
@@ -29,6 +30,7 @@ pub const SECTIONS: &[Section] = &[
             ("kubectl bulkhead volumes --node worker-1 -o yaml", "Shows the volumes of one node."),
             ("kubectl bulkhead volumes --watch", "Shows all volumes, and then each that changes."),
             ("kubectl bulkhead nodes --as alice", "Shows what alice may see."),
+            ("kubectl bulkhead bundle --since 2h", "Gathers what those need who are asked for help."),
             ("kubectl bulkhead ui", "Shows all of it in a browser."),
             ("kubectl bulkhead orphans", "Shows what refers to nodes that are gone, and volumes that nobody needs."),
             ("kubectl bulkhead adopt", "Shows which volumes could be brought back after etcd was lost."),
@@ -147,6 +149,36 @@ pub struct Adopt {
     pub replace_from: Option<String>,
 }
 
+/// What a bundle has.
+#[derive(Args, Debug)]
+pub struct Bundle {
+    /// The archive, which must not exist yet [default: bulkhead-bundle-DATE.tar.gz in this directory]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Of logs only what is not older: 30m, 2h, 7d.
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    pub since: Option<Duration>,
+    /// Keep the names of namespaces, claims, snapshots and pods, instead of a pseudonym for each.
+    #[arg(long)]
+    pub names: bool,
+}
+
+/// An age: a whole number of seconds, minutes, hours or days.
+fn age(text: &str) -> Result<Duration, String> {
+    let seconds = |unit| match unit {
+        's' => Some(1_u64),
+        'm' => Some(60),
+        'h' => Some(3600),
+        'd' => Some(86_400),
+        _ => None,
+    };
+    let age = text.chars().next_back().and_then(seconds).and_then(|unit| {
+        let number: u64 = text.get(..text.len().checked_sub(1)?)?.parse().ok()?;
+        number.checked_mul(unit).filter(|&seconds| seconds > 0 && i64::try_from(seconds).is_ok())
+    });
+    age.map(Duration::from_secs).ok_or_else(|| "it is a number and one of s, m, h, d, as in 2h".to_owned())
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// List the nodes: whether the driver is registered, what they hold, and how much room is left.
@@ -186,6 +218,12 @@ pub enum Command {
     ///
     /// Each line says what was found and, where something fails, what to do. The exit status is 0 if nothing fails.
     Doctor,
+    /// Gather what those need to know who are asked for help in one archive: what these commands say, objects, metrics, logs.
+    ///
+    /// It has no Secret, and the names of tenants' namespaces, claims, snapshots and pods are replaced: MANIFEST.json in it
+    /// lists each entry and what could not be read, LEFT-OUT.txt what was left out. Logs take the right to get pods/log,
+    /// metrics that to get pods/proxy; what your rights do not allow is missing, and the rest is there.
+    Bundle(Bundle),
     /// List what is on a node, and which pods use it: what stands still while it is away, and is lost if it does not come
     /// back.
     Impact {

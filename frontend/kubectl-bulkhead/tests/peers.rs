@@ -1,7 +1,12 @@
 //! `kubectl bulkhead` beside an API server that holds large objects, and peers whose lists do not end: it needs little
 //! memory, comes to an end, and says what it could not read.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
+#[cfg(unix)]
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +15,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{Request, StatusCode, header};
 use axum::response::Response;
+use flate2::read::GzDecoder;
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -40,10 +46,15 @@ enum Flaw {
     AgentEmpty,
     /// In pages that lead to the first one.
     AgentCircle,
+    /// There are secrets where none should be, an agent is down, and a log does not end.
+    Secrets,
 }
 
 async fn answer(State(flaw): State<Flaw>, request: Request<Body>) -> Response {
     let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+    if let Some(answer) = (flaw == Flaw::Secrets).then(|| planted(&path, &query)).flatten() {
+        return answer;
+    }
     if let Some((_, path)) = path.split_once("/proxy/") {
         return agent(flaw, path, &query);
     }
@@ -87,6 +98,60 @@ async fn answer(State(flaw): State<Flaw>, request: Request<Body>) -> Response {
         StatusCode::OK,
         &json!({ "kind": "List", "apiVersion": "v1", "metadata": { "continue": next }, "items": items }),
     )
+}
+
+/// What must not be in a bundle.
+const PLANTED: &str = "hunter2-PLANTED";
+
+/// What is read for a bundle, with secrets in it. The claim is called `ledger`, in the namespace `bank`.
+fn planted(path: &str, query: &str) -> Option<Response> {
+    if path.contains("/secrets") {
+        panic!("it reads Secrets");
+    }
+    let noted = json!({ "name": "settings", "namespace": "bulkhead-system",
+                        "annotations": { "kubectl.kubernetes.io/last-applied-configuration": PLANTED } });
+    let items = match path.rsplit('/').next().unwrap_or_default() {
+        "metrics" if path.contains("agent-b") => {
+            let status = json!({ "kind": "Status", "message": "error trying to reach service: timed out" });
+            return Some(said(StatusCode::SERVICE_UNAVAILABLE, &status));
+        }
+        "metrics" => {
+            let text = "bulkhead_build_info{version=\"0.1.0\"} 1\nbulkhead_namespace_volumes{pool=\"default\",namespace=\"bank\"} 1\n";
+            return Some(Response::new(Body::from(text)));
+        }
+        "log" if path.contains("agent-b") => {
+            let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from("x".repeat(1 << 16))));
+            return Some(Response::new(Body::from_stream(endless)));
+        }
+        "log" => {
+            assert!(query.contains("sinceSeconds=7200") && query.contains("limitBytes="), "{query}");
+            let text = format!("claim bank/ledger is ready\nAuthorization: Bearer {PLANTED}\npassword={PLANTED}\n");
+            return Some(Response::new(Body::from(text)));
+        }
+        "pods" if path.contains("/namespaces/bulkhead-system/") => ["a", "b"]
+            .map(|name| {
+                json!({
+                    "metadata": { "name": format!("agent-{name}"), "namespace": "bulkhead-system" },
+                    "spec": { "nodeName": format!("node-{name}"), "containers": [{
+                        "name": "frontend", "env": [{ "name": "X", "value": PLANTED }],
+                        "ports": [{ "name": "metrics", "containerPort": 9808 }] }] },
+                    "status": { "containerStatuses": [{ "name": "frontend", "ready": true, "restartCount": 0, "image": "x",
+                                                        "imageID": "x", "state": {} }] },
+                })
+            })
+            .to_vec(),
+        "configmaps" => vec![json!({ "metadata": noted, "data": { "a": format!("token: {PLANTED}") } })],
+        "daemonsets" => vec![json!({ "metadata": noted, "spec": { "selector": {}, "template": { "spec": { "containers": [{
+            "name": "frontend", "args": ["--api-token", PLANTED], "env": [{ "name": "X", "value": PLANTED }] }] } } } })],
+        "events" => vec![json!({
+            "metadata": { "name": "e", "namespace": "bank" }, "message": format!("bank/ledger: secret={PLANTED}"),
+            "involvedObject": { "kind": "PersistentVolumeClaim", "namespace": "bank", "name": "ledger" } })],
+        "persistentvolumeclaims" => vec![json!({
+            "metadata": { "name": "ledger", "namespace": "bank", "uid": "1", "annotations": {
+                "volume.kubernetes.io/storage-provisioner": DRIVER, "note": PLANTED } }, "spec": {} })],
+        _ => return None,
+    };
+    Some(said(StatusCode::OK, &json!({ "kind": "List", "apiVersion": "v1", "metadata": {}, "items": items })))
 }
 
 fn agent(flaw: Flaw, path: &str, query: &str) -> Response {
@@ -230,4 +295,74 @@ async fn a_list_of_the_api_server_that_does_not_end_fails() {
     let ran = run(Flaw::None, &["orphans"]).await;
     assert!(ran.output.status.success(), "{}", ran.said());
     assert!(ran.said().contains("orphan-snapshot"), "{}", ran.said());
+}
+
+/// The entries of a bundle.
+fn entries(file: &Path) -> BTreeMap<String, String> {
+    let mut archive = tar::Archive::new(GzDecoder::new(fs::File::open(file).unwrap()));
+    let entry = |entry: std::io::Result<tar::Entry<'_, GzDecoder<fs::File>>>| {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().to_str().unwrap().trim_start_matches("bulkhead-bundle/").to_owned();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        (path, text)
+    };
+    archive.entries().unwrap().map(entry).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bundle_has_no_secret_and_no_tenants_name_and_says_what_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("bundle.tar.gz");
+    let arguments = ["bundle", "--since", "2h", "--file", file.to_str().unwrap()];
+    let ran = run(Flaw::Secrets, &arguments).await;
+    assert!(ran.output.status.success(), "{}", ran.said());
+    assert!(ran.peak < MOST, "it needs {} MiB", ran.peak >> 20);
+    #[cfg(unix)]
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
+    let found = entries(&file);
+    for (path, text) in &found {
+        for name in [PLANTED, "ledger", "bank"] {
+            assert!(!path.contains(name) && !text.contains(name), "{name} is in {path}:\n{text}");
+        }
+    }
+    let log = &found["nodes/node-a/agent-a/frontend.log"];
+    assert!(log.starts_with("claim namespace-1/claim-1 is ready\n"), "{log}");
+    assert!(found["objects/persistentvolumeclaims.jsonl"].contains("\"claim-1\""), "it can be matched");
+    assert!(found["nodes/node-a/agent-a/metrics.txt"].contains("namespace=\"namespace-1\""));
+    let manifest: Value = serde_json::from_str(&found["MANIFEST.json"]).unwrap();
+    let listed = |path: &str| {
+        let all = manifest["entries"].as_array().unwrap();
+        all.iter().find(|entry| entry["entry"] == path).unwrap_or_else(|| panic!("no {path} in {manifest:#}")).clone()
+    };
+    assert_eq!(listed("nodes/node-a/agent-a/metrics.txt")["whole"], true);
+    for missing in ["nodes/node-b/agent-b/metrics.txt", "nodes/node-b/agent-b/frontend.log"] {
+        assert!(listed(missing)["whole"] == false && listed(missing)["why"].is_string(), "{manifest:#}");
+        assert!(!found.contains_key(missing));
+    }
+    assert!(found["LEFT-OUT.txt"].contains("last-applied-configuration"));
+
+    let again = run(Flaw::Secrets, &arguments).await;
+    assert!(!again.output.status.success() && again.said().contains("--file names another"), "{}", again.said());
+    let named = directory.path().join("named.tar.gz");
+    let ran = run(Flaw::Secrets, &["bundle", "--names", "--since", "2h", "--file", named.to_str().unwrap()]).await;
+    assert!(ran.output.status.success(), "{}", ran.said());
+    let found = entries(&named);
+    assert!(found["nodes/node-a/agent-a/frontend.log"].starts_with("claim bank/ledger is ready\n"));
+    assert!(!found.values().any(|text| text.contains(PLANTED)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bundle_beside_large_objects_and_peers_without_end_is_made_all_the_same() {
+    for flaw in [Flaw::Large, Flaw::Circle, Flaw::AgentEmpty] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("bundle.tar.gz");
+        let ran = run(flaw, &["bundle", "--file", file.to_str().unwrap()]).await;
+        assert!(ran.output.status.success(), "{}", ran.said());
+        assert!(ran.peak < MOST, "it needs {} MiB", ran.peak >> 20);
+        let found = entries(&file);
+        assert!(found.contains_key("MANIFEST.json") && found.contains_key("versions.json"), "{:?}", found.keys());
+        let told = found["MANIFEST.json"].contains("goes in a circle");
+        assert_eq!(told, flaw == Flaw::Circle, "{}", found["MANIFEST.json"]);
+    }
 }

@@ -253,7 +253,8 @@ impl Fields {
             (Self::PodMetadata, "ownerReferences") => Some(Self::PodOwners),
             (Self::PodOwners, "controller") => Some(Self::Short),
             (Self::PodSpec, "nodeName") => Some(Self::Short),
-            (Self::PodSpec, "containers") => Some(Self::PodContainers),
+            (Self::PodSpec, "initContainers" | "containers") => Some(Self::PodContainers),
+            (Self::PodContainers, "name" | "image") => Some(Self::Short),
             (Self::PodContainers, "ports") => Some(Self::PodPorts),
             (Self::PodPorts, "name" | "containerPort") => Some(Self::Short),
             (Self::PodSpec, "volumes") => Some(Self::PodVolumes),
@@ -262,7 +263,7 @@ impl Fields {
             (Self::PodVolumes, "ephemeral") => Some(Self::Presence),
             (Self::PodClaim, "claimName") => Some(Self::Short),
             (Self::PodStatus, "containerStatuses" | "initContainerStatuses") => Some(Self::PodContainerStatuses),
-            (Self::PodContainerStatuses, "name") => Some(Self::Short),
+            (Self::PodContainerStatuses, "name" | "ready" | "restartCount") => Some(Self::Short),
             (Self::PodContainerStatuses, "state" | "lastState") => Some(Self::PodContainerState),
             (Self::PodContainerState, "terminated" | "waiting") => Some(Self::PodContainerEnd),
             (Self::PodContainerEnd, "reason") => Some(Self::Short),
@@ -276,7 +277,9 @@ impl Fields {
             // That of the driver's nodes begins with its name.
             (Self::NodeLabels, key) if key.ends_with("/node") => Some(Self::Short),
             (Self::NodeStatus, "nodeInfo") => Some(Self::NodeInfo),
-            (Self::NodeInfo, "kernelVersion") => Some(Self::Short),
+            (Self::NodeInfo, "kernelVersion" | "kubeletVersion" | "containerRuntimeVersion" | "osImage") => {
+                Some(Self::Short)
+            }
             _ => None,
         }
     }
