@@ -129,6 +129,9 @@ fn a_driver_with_volumes_keeps_its_name(released: &Released) -> Result<()> {
     let values = json!({ "driverName": "disk.example.com", "storageClasses": [{ "name": "disk" }] });
     refused(released, &values, &["driverName", "bulkhead.csi.local", "disk.example.com", "1, such as kept"])?;
     somebody_who_may_not_look_is_refused(released, &values)?;
+    let elsewhere = json!({ "rootPool": { "enabled": true }, "storageClasses": [{ "name": "sized" }] });
+    let words = ["rootPool", "1, such as kept", "default=/srv/bulkhead/default", "/var/lib/bulkhead/default"];
+    refused(released, &elsewhere, &words)?;
     released.kubectl.delete(&["persistentvolume", "kept"])?;
     released.upgrade(&values)?.succeeded()?;
     released.check_complete()?;

@@ -17,6 +17,7 @@ cases! {
     a_pool_turns_filesystems_in_images_on: Bare + Long,
     a_pool_on_the_root_is_made_and_its_classes_have_limits: Bare + Long,
     copies_are_taken_only_of_classes_that_have_any: Bare + Long,
+    a_class_for_snapshots_is_made_where_it_can_be_used: Bare + Long,
     groups_of_nodes_differ: Bare + Long,
     a_change_is_rolled_out_as_the_values_say: Bare + Long,
     only_the_peers_of_the_network_policy_reach_the_metrics: Bare + Long,
@@ -212,6 +213,26 @@ fn copies_are_taken_only_of_classes_that_have_any(cluster: &mut Cluster) -> Resu
     accept(cluster, &made)?;
     let made = granted(&made)?;
     ensure!(made == [json!(["images", "devices", "bulkhead-image"])], "{made:?}");
+    Ok(())
+}
+
+fn a_class_for_snapshots_is_made_where_it_can_be_used(_: &mut Cluster) -> Result<()> {
+    const KIND: &str = "kind: VolumeSnapshotClass\n";
+    const KNOWN: &str = "--api-versions=snapshot.storage.k8s.io/v1/VolumeSnapshotClass";
+    let made = |arguments: &[&str]| template(&[&[WITH_LABELS][..], arguments].concat())?.succeeded();
+    let root = ["--set", "rootPool.enabled=true"];
+    let of_images = made(&[&root[..], &[KNOWN, "--set", "driverName=disk.example.com"]].concat())?;
+    let class = of_images.split("---\n").find(|object| object.contains(KIND)).context("no class for snapshots")?;
+    for line in ["  name: bulkhead\n", "driver: disk.example.com\n", "deletionPolicy: Delete\n"] {
+        ensure!(class.contains(line), "no {line:?} in {class}");
+    }
+    for (without, arguments) in [
+        ("the cluster knows none", &root[..]),
+        ("directories cannot be copied", &["--set", "rootPool.enabled=false", KNOWN][..]),
+        ("none is wanted", &["--set", "rootPool.enabled=true,snapshotClass=", KNOWN][..]),
+    ] {
+        ensure!(!made(arguments)?.contains(KIND), "{without}");
+    }
     Ok(())
 }
 
