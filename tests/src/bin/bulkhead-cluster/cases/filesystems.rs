@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
@@ -66,12 +67,19 @@ fn a_claim_lives_and_grows_in_an_image(cluster: &mut Cluster) -> Result<()> {
     let after = room(&csi)?;
     ensure!(after - before == 512 << 20, "the pod sees {after} bytes after {before}");
     ensure!(fs::read(target.join("file"))? == b"content", "the file has changed");
-    csi.node_unpublish_volume(unpublish(&id, &target))?;
+    unpublished(cluster, &id, &target)?;
     let other = cluster.agents[0].rig.kubelet.prepare(&id, &name, "pod-2")?;
     csi.node_publish_volume(publish(&id, &other, mount()))?;
     ensure!(fs::read(other.join("file"))? == b"content", "the file is gone");
-    csi.node_unpublish_volume(unpublish(&id, &other))?;
-    Ok(())
+    unpublished(cluster, &id, &other)
+}
+
+/// Unpublishes a volume as a kubelet does, again and again: a process in a new mount namespace of its own, as other tests make,
+/// has the filesystem mounted for a moment.
+fn unpublished(cluster: &Cluster, id: &str, target: &Path) -> Result<()> {
+    let rig = &cluster.agents[0].rig;
+    let csi = rig.csi()?;
+    rig.eventually(30, || Ok(csi.node_unpublish_volume(unpublish(id, target)).map(drop)?))
 }
 
 fn a_node_that_is_not_configured_for_them_has_no_room(cluster: &mut Cluster) -> Result<()> {
@@ -118,6 +126,5 @@ fn a_damaged_one_is_told_and_harms_no_other(cluster: &mut Cluster) -> Result<()>
     let other = rig.kubelet.prepare(handle(&good), &good, "pod-2")?;
     csi.node_publish_volume(publish(handle(&good), &other, mount()))?;
     fs::write(other.join("file"), "content")?;
-    csi.node_unpublish_volume(unpublish(handle(&good), &other))?;
-    Ok(())
+    unpublished(cluster, handle(&good), &other)
 }

@@ -5,6 +5,7 @@ use bulkhead_tests::cluster::Cluster;
 
 mod adopt;
 mod attributes;
+mod bundle;
 mod capacity;
 mod census;
 mod chart;
@@ -54,6 +55,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         operator::cases(),
         plugin::cases(),
         ui::cases(),
+        bundle::cases(),
         requests::cases(),
         monitoring::cases(),
         namespaces::cases(),

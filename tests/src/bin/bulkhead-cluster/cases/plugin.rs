@@ -188,6 +188,22 @@ pub fn add_reachable_agent(cluster: &mut Cluster) -> Result<()> {
     cluster.add_agent_with(prepare).map(drop)
 }
 
+/// Adds a claim called data, and waits until an agent that can be reached tells of its volume.
+pub fn tell_of_a_volume(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|_| ())?;
+    add_reachable_agent(cluster)?;
+    cluster.create_claim(&on(claim("data", &class, "8Mi"), &cluster.node()))?;
+    cluster.bound("data")?;
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].rig)?.parse()?;
+    agent_pod(cluster, NAMESPACE, address.port(), true)?;
+    // The agent looks at its volumes and pools every half minute.
+    cluster.access.wait(cluster.patience(), "the agent to tell of its volumes", || {
+        let volumes = as_json(cluster, &["volumes"])?;
+        ensure!(volumes[0]["condition"]["state"] == "ok", "{volumes}");
+        Ok(())
+    })
+}
+
 /// Creates a pod labelled as an agent's, as the first node's kubelet would report it.
 pub fn agent_pod(cluster: &Cluster, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
     agent_pod_on(cluster, &cluster.node(), namespace, port, is_ready)
@@ -197,6 +213,7 @@ fn agent_pod_on(cluster: &Cluster, name: &str, namespace: &str, port: u16, is_re
     let mut agent = pod(name, &cluster.namespace, &[]);
     agent["metadata"]["labels"] = json!({ "app.kubernetes.io/name": "bulkhead" });
     agent["spec"]["nodeName"] = json!(name);
+    agent["spec"]["containers"][0]["name"] = json!("frontend");
     agent["spec"]["containers"][0]["ports"] = json!([{ "name": "metrics", "containerPort": port }]);
     let pods: Api<Pod> = Api::namespaced(cluster.access.client(), namespace);
     if cluster.access.run(pods.get_opt(name))?.is_none() {

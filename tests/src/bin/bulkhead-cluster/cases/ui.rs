@@ -7,13 +7,10 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::manifests::NAMESPACE;
-use bulkhead_tests::cluster::objects::{claim, on};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
-use bulkhead_tests::monitoring;
 use serde_json::Value;
 
-use super::plugin::{add_reachable_agent, agent_pod, as_json};
+use super::plugin::tell_of_a_volume;
 
 cases! {
     on Cluster;
@@ -60,20 +57,9 @@ impl Drop for Page {
     }
 }
 
-/// A cluster with a claim called data, and its page.
+/// The page of a cluster with a claim called data.
 fn opened(cluster: &mut Cluster) -> Result<Page> {
-    let class = cluster.add_class(|_| ())?;
-    add_reachable_agent(cluster)?;
-    cluster.create_claim(&on(claim("data", &class, "8Mi"), &cluster.node()))?;
-    cluster.bound("data")?;
-    let address: SocketAddr = monitoring::address(&cluster.agents[0].rig)?.parse()?;
-    agent_pod(cluster, NAMESPACE, address.port(), true)?;
-    // The agent looks at its volumes and pools every half minute.
-    cluster.access.wait(cluster.patience(), "the agent to tell of its volumes", || {
-        let volumes = as_json(cluster, &["volumes"])?;
-        ensure!(volumes[0]["condition"]["state"] == "ok", "{volumes}");
-        Ok(())
-    })?;
+    tell_of_a_volume(cluster)?;
     Page::open(cluster)
 }
 

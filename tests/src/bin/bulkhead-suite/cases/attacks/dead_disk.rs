@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::csi::requests;
-use bulkhead_tests::csi::v1::CreateVolumeRequest;
+use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops::{self, Loop};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, format_image, mount_disk, mount_image, run};
@@ -22,6 +22,7 @@ cases! {
     a_filesystem_that_becomes_read_only_after_an_error: Bare + Kernel,
     a_disk_that_dies_and_comes_back: Bare + Quota,
     many_devices_of_a_disk_that_has_died_delay_no_start: Bare + Quota,
+    hundreds_of_devices_of_a_disk_that_has_died_delay_no_start: Bare + Quota + Xfs + Long,
 }
 
 const HEALTHY: &str = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 0";
@@ -70,20 +71,22 @@ fn a_disk_that_dies_and_comes_back(rig: &mut Rig) -> Result<()> {
     })
 }
 
-/// Every look at a device whose file is on a dead disk fails, and is tried again. A start waits for all of them together.
 fn many_devices_of_a_disk_that_has_died_delay_no_start(rig: &mut Rig) -> Result<()> {
-    let volumes = if rig.run_options.long { 300 } else { 60 };
+    start_beside_dead_devices(rig, 60)
+}
+
+fn hundreds_of_devices_of_a_disk_that_has_died_delay_no_start(rig: &mut Rig) -> Result<()> {
+    start_beside_dead_devices(rig, 600)
+}
+
+/// Every look at a device whose file is on a dead disk fails, and is tried again. A start waits for all of them together.
+fn start_beside_dead_devices(rig: &mut Rig, volumes: u32) -> Result<()> {
     let (disk, directory) = on_a_disk(rig)?;
     rig.add_pool("other")?;
-    let csi = rig.started_csi()?;
+    let helper = rig.started_helper()?;
     for number in 0..volumes {
         let id = format!("vol-{number}");
-        let parameters = requests::parameters(&[("pool", "default")]);
-        csi.create_volume(CreateVolumeRequest {
-            parameters,
-            ..requests::create(&id, requests::MIB, requests::block())
-        })?;
-        csi.node_publish_volume(requests::publish(&id, &rig.target(&id), requests::block()))?;
+        helper.ask_all([create(&id, image_spec(4096)), attach(&id), make_device(&id, &id)])?;
     }
     // The shorter of two: whatever else the machine does is not at both.
     let started = |rig: &mut Rig| {
