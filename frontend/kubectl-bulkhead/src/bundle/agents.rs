@@ -25,6 +25,8 @@ const SIDE_BY_SIDE: usize = 4;
 /// The most that is read of a log: its last lines, and of those the first mebibyte.
 const LINES: usize = 10_000;
 const LOG: usize = 1 << 20;
+/// What stands at the end of one that has more.
+const CUT: &str = "\n(kubectl bulkhead bundle has cut it here: with a shorter --since, it has what comes next)\n";
 
 /// How long all of them together may take.
 const IN_ALL: Duration = Duration::from_secs(1800);
@@ -133,6 +135,7 @@ async fn log(
     let right = || format!("pods/log in namespace {namespace}");
     // A server that goes beyond the limit that it was given is no server of Kubernetes.
     match proxy::get(&cluster.client, &path, 2 * LOG, right).await {
+        Ok((StatusCode::OK, text)) if text.len() >= LOG => Ok(text + CUT),
         Ok((StatusCode::OK, text)) => Ok(text),
         Ok((status, text)) => Err(format!("{status}: {}", text.chars().take(1000).collect::<String>())),
         Err(why) => Err(why.to_string()),
