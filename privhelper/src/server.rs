@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -225,9 +225,15 @@ impl Service {
 fn close(connection: OwnedFd, closing: &SyncSender<OwnedFd>) {
     // This fails when the client has gone.
     let _ = socket::shut_down(&connection);
-    if closing.try_send(connection).is_err() {
-        // When a process exits, the kernel does not wait for any descriptor.
-        end("hundreds of connections cannot be closed, because descriptors were sent over them");
+    let (begun, mut unsent) = (Instant::now(), closing.try_send(connection));
+    // After a burst, that thread may only have had no processor.
+    while let Err(TrySendError::Full(connection)) = unsent {
+        if begun.elapsed() > PATIENCE {
+            // When a process exits, the kernel does not wait for any descriptor.
+            end("hundreds of connections cannot be closed, because descriptors were sent over them");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        unsent = closing.try_send(connection);
     }
 }
 

@@ -150,7 +150,7 @@ fn a_volume_whose_note_is_of_a_later_release_is_kept(cluster: &mut Cluster) -> R
     let volume = bulkhead_tests::helper::volume(handle(&name));
     let set = |note: &str| {
         let owner = note.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
-        cluster.agents[0].rig.helper()?.ask(&Request::SetOwner { volume: volume.clone(), owner })
+        cluster.agents[0].rig.helper()?.ask_patiently(&Request::SetOwner { volume: volume.clone(), owner })
     };
     super::adopt::noted(cluster, &[handle(&name)])?;
     let own = note(cluster, &name)?;
@@ -312,7 +312,7 @@ fn an_agent_that_was_dead_deletes_when_it_is_back(cluster: &mut Cluster) -> Resu
 /// Returns what is noted on the first agent's volume.
 fn note(cluster: &Cluster, name: &str) -> Result<String> {
     let volume = bulkhead_tests::helper::volume(handle(name));
-    match cluster.agents[0].rig.helper()?.ask(&Request::Owner { volume })? {
+    match cluster.agents[0].rig.helper()?.ask_patiently(&Request::Owner { volume })? {
         Reply::Owner { owner, .. } => Ok(owner.context("nothing is noted")?.as_str().to_owned()),
         other => bail!("{other:?}"),
     }

@@ -169,7 +169,7 @@ fn a_flood_of_refused_connections_does_not_flood_the_log(rig: &mut Rig) -> Resul
     let lines = |rig: &mut Rig| -> Result<usize> {
         Ok(rig.running_helper()?.log()?.lines().filter(|line| line.contains("not of --allow-uid")).count())
     };
-    for _ in 0..300 {
+    for _ in 0..1000 {
         HelperClient::connect_as(&rig.helper_socket(), 0)?;
     }
     wait::until(rig.patience(Duration::from_secs(5)), || {
