@@ -227,7 +227,7 @@ fn close(connection: OwnedFd, closing: &SyncSender<OwnedFd>) {
     let _ = socket::shut_down(&connection);
     let (begun, mut unsent) = (Instant::now(), closing.try_send(connection));
     // After a burst, that thread may only have had no processor.
-    while let Err(TrySendError::Full(connection)) = unsent {
+    while let Err(TrySendError::Full(connection) | TrySendError::Disconnected(connection)) = unsent {
         if begun.elapsed() > PATIENCE {
             // When a process exits, the kernel does not wait for any descriptor.
             end("hundreds of connections cannot be closed, because descriptors were sent over them");

@@ -20,8 +20,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::cluster::{Cluster, Failure};
 use crate::proxy::{self, Unread};
 
-/// The label of the agents' pods.
-const PODS: &str = "app.kubernetes.io/name=bulkhead";
+/// The label of the agents' and helpers' pods, and of what else belongs to a release.
+pub const PODS: &str = "app.kubernetes.io/name=bulkhead";
 
 /// The name of the port at which they serve metrics and probes.
 const PORT: &str = "metrics";

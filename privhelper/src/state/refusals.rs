@@ -121,14 +121,14 @@ mod tests {
     use crate::sys::quota::{Look, ProjectId};
 
     fn explained(refusal: Refusal, request: &Request) -> Error {
-        let directories = [("work".parse().expect("a name"), Text::new("/k/work"))].into();
+        let directories = [("work".parse().expect("a name"), Text::new("/srv/targets"))].into();
         explain(refusal, request, &directories)
     }
 
     #[test]
     fn a_directory_on_the_way_is_named_as_the_host_sees_it() {
         let request = Request::Look(target("a/b/target"), None);
-        for (depth, directory) in [(0, "/k/work"), (1, "/k/work/a"), (2, "/k/work/a/b")] {
+        for (depth, directory) in [(0, "/srv/targets"), (1, "/srv/targets/a"), (2, "/srv/targets/a/b")] {
             let message = format!(
                 "{directory}, on the way to target work:a/b/target, can be changed by users other than root; run: chown root {directory}; chmod go-w {directory}"
             );

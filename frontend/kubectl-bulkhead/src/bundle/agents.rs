@@ -16,14 +16,11 @@ use crate::agents;
 use crate::cluster::{Cluster, Failure};
 use crate::proxy;
 
-/// The label of what belongs to a release.
-pub const OURS: &str = "app.kubernetes.io/name=bulkhead";
-
 /// How many pods are asked at the same time: what they say is kept until it is written.
 const SIDE_BY_SIDE: usize = 4;
 
 /// The most that is read of a log: its last lines, and of those the first mebibyte.
-const LINES: usize = 10_000;
+const LINES: usize = 4_000;
 const LOG: usize = 1 << 20;
 /// What stands at the end of one that has more.
 const CUT: &str = "\n(kubectl bulkhead bundle has cut it here: with a shorter --since, it has what comes next)\n";
@@ -46,13 +43,14 @@ pub async fn add(
 ) -> Result<BTreeMap<String, String>, Failure> {
     let mut releases = BTreeMap::new();
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let pods = match cluster.list("listing the agents' pods", api, ListParams::default().labels(OURS), Some).await {
-        Ok(pods) => pods,
-        Err(failure) => {
-            archive.add("nodes", "the agents' pods", Err(failure.to_string()))?;
-            return Ok(releases);
-        }
-    };
+    let pods =
+        match cluster.list("listing the agents' pods", api, ListParams::default().labels(agents::PODS), Some).await {
+            Ok(pods) => pods,
+            Err(failure) => {
+                archive.add("nodes", "the agents' pods", Err(failure.to_string()))?;
+                return Ok(releases);
+            }
+        };
     let agents = agents::pods(cluster).await.unwrap_or_default();
     let by_pod: BTreeMap<_, _> = agents.into_iter().map(|(node, agent)| (agent.name.clone(), (node, agent))).collect();
     let (end, all) = (Instant::now() + IN_ALL, pods.len());

@@ -14,15 +14,15 @@ use kube::api::ListParams;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::agents::OURS;
 use super::archive::{Archive, Content, ENTRY};
+use crate::agents::PODS;
 use crate::cluster::{Cluster, Failure};
 
 /// Adds all of them.
 pub async fn add(cluster: &Cluster, archive: &mut Archive) -> Result<(), Failure> {
     let (driver, client) = (&cluster.driver, || cluster.client.clone());
     let all = ListParams::default;
-    let own = || all().labels(OURS);
+    let own = || all().labels(PODS);
     let of_driver = || all().labels(&format!("{}={driver}", names::DRIVER_LABEL));
     let namespace = &cluster.namespace;
 

@@ -26,7 +26,7 @@ cases! {
 /// What stands wherever a secret may stand.
 const PLANTED: &str = "hunter2-of-the-bundle";
 
-/// As long as the API server stores.
+/// Nearly as much as the annotations of an object may hold.
 const LONG: usize = 200_000;
 
 /// What is in an archive, in one text.
