@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use cargo_metadata::{Message, MetadataCommand, PackageId, Target};
 
 use crate::cache;
 use crate::packages;
@@ -34,33 +34,28 @@ impl Architecture {
 
     /// The other one.
     pub fn other(self) -> Self {
-        match self {
-            Architecture::Amd64 => Architecture::Arm64,
-            Architecture::Arm64 => Architecture::Amd64,
-        }
+        if self == Architecture::Amd64 { Architecture::Arm64 } else { Architecture::Amd64 }
     }
 
     /// The kernel's and QEMU's name for it.
     pub fn name(self) -> &'static str {
-        match self {
-            Architecture::Amd64 => "x86_64",
-            Architecture::Arm64 => "aarch64",
-        }
+        self.names().0
     }
 
     /// Debian's name for it.
     pub fn debian(self) -> &'static str {
-        match self {
-            Architecture::Amd64 => "amd64",
-            Architecture::Arm64 => "arm64",
-        }
+        self.names().1
     }
 
     /// Rust's target triple for it.
     pub fn triple(self) -> &'static str {
+        self.names().2
+    }
+
+    fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Architecture::Amd64 => "x86_64-unknown-linux-musl",
-            Architecture::Arm64 => "aarch64-unknown-linux-musl",
+            Architecture::Amd64 => ("x86_64", "amd64", "x86_64-unknown-linux-musl"),
+            Architecture::Arm64 => ("aarch64", "arm64", "aarch64-unknown-linux-musl"),
         }
     }
 }
@@ -125,8 +120,8 @@ pub struct Workspace {
     pub target: PathBuf,
     /// Programs by name, each with its package; this program is left out.
     programs: BTreeMap<String, String>,
-    /// The names of packages, by cargo's ids.
-    packages: BTreeMap<String, String>,
+    /// The names of packages.
+    packages: BTreeMap<PackageId, String>,
 }
 
 impl Workspace {
@@ -142,19 +137,16 @@ impl Workspace {
 
     fn described(cargo: &mut Command) -> Result<Self> {
         let output = capture(cargo.args(["metadata", "--locked", "--no-deps", "--format-version=1"]))?;
-        let metadata: Value = serde_json::from_str(&output).context("parse cargo metadata")?;
-        let directory = |name: &str| metadata[name].as_str().map(PathBuf::from).context("cargo metadata lacks paths");
+        let metadata = MetadataCommand::parse(output)?;
         let (mut programs, mut packages) = (BTreeMap::new(), BTreeMap::new());
-        for package in metadata["packages"].as_array().context("cargo metadata lacks packages")? {
-            let [name, id] = ["name", "id"].map(|key| package[key].as_str().unwrap_or_default().to_owned());
-            for target in package["targets"].as_array().into_iter().flatten() {
-                if name != env!("CARGO_PKG_NAME") && is_program(target) {
-                    programs.insert(target["name"].as_str().unwrap_or_default().to_owned(), name.clone());
-                }
+        for package in metadata.packages {
+            if package.name != env!("CARGO_PKG_NAME") {
+                let targets = package.targets.into_iter().filter(Target::is_bin);
+                programs.extend(targets.map(|target| (target.name, package.name.to_string())));
             }
-            packages.insert(id, name);
+            packages.insert(package.id, package.name.to_string());
         }
-        let (root, target) = (directory("workspace_root")?, directory("target_directory")?);
+        let [root, target] = [metadata.workspace_root, metadata.target_directory].map(PathBuf::from);
         Ok(Workspace { root, target, programs, packages })
     }
 
@@ -198,20 +190,18 @@ impl Workspace {
         build.args(["--workspace", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
         let output = capture_with_errors_shown(&mut build)?;
         let mut built = BuiltTests::default();
-        for line in output.lines() {
-            let message: Value = serde_json::from_str(line).context("parse a message of cargo")?;
-            let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else { continue };
-            let name = target["name"].as_str().context("a program without a name")?;
-            if message["profile"]["test"] == true {
-                let manifest = message["manifest_path"].as_str().map(Path::new).context("a program of no package")?;
-                let directory = manifest.parent().context("a manifest in no directory")?.to_owned();
-                let package = message["package_id"].as_str().and_then(|id| self.packages.get(id));
-                let package = package.context("a program of no package")?.clone();
+        for message in Message::parse_stream(output.as_bytes()) {
+            let Message::CompilerArtifact(artifact) = message? else { continue };
+            let Some(path) = artifact.executable.map(PathBuf::from) else { continue };
+            if artifact.profile.test {
+                let directory = artifact.manifest_path.parent().context("a manifest in no directory")?.into();
+                let package = self.packages.get(&artifact.package_id).context("a program of no package")?.clone();
+                let name = artifact.target.name;
                 let is_main = name.replace('_', "-") == package;
                 let name = if is_main { package.clone() } else { format!("{package}: {name}") };
-                built.unit_tests.push(TestProgram { package, name, path: path.into(), directory });
-            } else if self.programs.contains_key(name) && is_program(target) {
-                built.programs.push(path.into());
+                built.unit_tests.push(TestProgram { package, name, path, directory });
+            } else if self.programs.contains_key(&artifact.target.name) && artifact.target.is_bin() {
+                built.programs.push(path);
             }
         }
         Ok(built)
@@ -290,11 +280,6 @@ impl Workspace {
     pub fn runs(&self) -> PathBuf {
         self.target.join("vm")
     }
-}
-
-/// Returns whether this target in cargo's metadata is a program.
-fn is_program(target: &Value) -> bool {
-    target["kind"].as_array().into_iter().flatten().any(|kind| kind == "bin")
 }
 
 /// Returns where cargo keeps the sources of crates.
