@@ -14,6 +14,9 @@ pub const FILESYSTEM_TOOLS: [&str; 4] = ["e2fsprogs", "mount", "util-linux", "xf
 /// What the suite calls in addition: to make system calls fail, and as clients that share no code with ours.
 pub const SUITE_TOOLS: [&str; 4] = ["iproute2", "python3", "python3-grpcio", "strace"];
 
+/// What a long run calls besides, as one more client.
+pub const LONG_SUITE_TOOLS: [&str; 4] = ["default-jdk-headless", "libgrpc-java", "libguava-java", "libnetty-java"];
+
 /// Makes sure that Debian packages are installed: installs them as root, or fails and prints the command that would.
 pub fn require(packages: &[&str]) -> Result<()> {
     let missing = missing(packages)?;

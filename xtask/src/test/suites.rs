@@ -51,6 +51,9 @@ impl Suites<'_> {
     pub fn run(&self, step: Step, machine: &mut Option<Machine>, transcript: &mut Transcript<'_>) -> Result<Count> {
         match step {
             Step::Host => {
+                if self.long {
+                    packages::require(&packages::LONG_SUITE_TOOLS)?;
+                }
                 let mut shell = command("sh");
                 // They are removed after the run.
                 let former = self.long.then(|| Programs::copy(self.workspace, &former::provide(self.workspace)?));

@@ -2,6 +2,7 @@
 
 mod life;
 mod placement;
+mod programs;
 mod refused;
 mod unusual;
 
@@ -19,7 +20,7 @@ use serde_json::Value;
 
 /// The tests.
 pub fn cases() -> Vec<Case<Cluster>> {
-    [life::cases(), placement::cases(), refused::cases(), unusual::cases()].concat()
+    [life::cases(), placement::cases(), programs::cases(), refused::cases(), unusual::cases()].concat()
 }
 
 /// The size of the volumes.

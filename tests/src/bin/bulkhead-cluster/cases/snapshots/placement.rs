@@ -32,7 +32,7 @@ cases! {
 const LAST_TOLD: Duration = Duration::from_secs(140);
 
 /// Two agents; the second has a claim called `data` and a snapshot of it called `monday`. Returns both nodes' names.
-fn set_up(cluster: &mut Cluster) -> Result<(String, String)> {
+pub fn set_up(cluster: &mut Cluster) -> Result<(String, String)> {
     cluster.add_agent()?;
     let (first, second) = (cluster.node(), cluster.agents[1].node.clone());
     let class = cluster.add_snapshot_class("daily", |_| {})?;
@@ -92,7 +92,7 @@ fn a_pod_with_a_copy_and_a_new_claim_goes_where_the_source_is(cluster: &mut Clus
 }
 
 /// A pod that uses its claims as devices.
-fn with_devices(mut pod: Value) -> Value {
+pub fn with_devices(mut pod: Value) -> Value {
     let names: Vec<Value> =
         pod["spec"]["volumes"].as_array().into_iter().flatten().map(|volume| volume["name"].clone()).collect();
     let devices: Vec<Value> = names
