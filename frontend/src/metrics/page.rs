@@ -44,7 +44,7 @@ const CONDITIONS: &str = "
 ## Conditions of pools
 
 The values of the label `condition`. A failure concerns all volumes of the pool, a notice is intended.
-[errors.md](errors.md#conditions-of-pools) has the remedies.
+The events on the Node name the remedy, and [errors.md](errors.md#conditions-of-pools) has what is beyond that.
 
 | condition | severity | meaning |
 |---|---|---|
