@@ -60,7 +60,8 @@ pub(super) fn condition(condition: &Condition) -> String {
 }
 
 /// The remedy that depends on the deployment.
-const RESTART: &str = "restart the helper (systemctl restart bulkhead-privhelper, or crictl stop its container)";
+const RESTART: &str =
+    "restart the helper (systemctl restart bulkhead-privhelper, or in a container: pkill bulkhead-privh on the node)";
 
 /// Returns why a pool does not promise what was requested. How much is missing is said as well: rounded, the two
 /// figures may be the same.
