@@ -72,7 +72,7 @@ const SET: &str = "a stateful set";
 const END: &str = "nothing is left of deleted claims";
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 27] = [
+const CHECKS: [Check; 28] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each(CLAIMS, volumes::claims_are_bound_and_written),
     in_each("udev leaves pods' devices alone", walls::udev_leaves_devices_alone),
@@ -98,6 +98,7 @@ const CHECKS: [Check; 27] = [
     in_one(SET, volumes::a_stateful_set),
     in_one("the kubelet is restarted", restarts::the_kubelet),
     in_each("both programs are killed", restarts::both_programs_are_killed),
+    in_one("the helper is stopped for maintenance", restarts::the_helper_is_stopped),
     in_each("a failed upgrade is undone", restarts::a_failed_upgrade_is_undone),
     in_each("the agent is upgraded in place", restarts::the_agent_is_upgraded),
     in_one("the node is rebooted", restarts::the_node_is_rebooted),

@@ -1,7 +1,7 @@
 //! Programs and machines that go down and come back while pods are running.
 
-use anyhow::{Context, Result, ensure};
-use bulkhead_tests::documented::run_all;
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_tests::documented::{OPERATE, blocks, run_all, section};
 use bulkhead_tests::node::{Machine, eventually};
 use serde_json::json;
 
@@ -13,6 +13,9 @@ use crate::walls;
 
 /// Prints the mounts of our volumes on the node, one per line.
 const MOUNTS: &str = "awk '$5 ~ \"kubernetes.io~csi|volumeDevices\" { print $5 }' /proc/self/mountinfo | sort";
+
+/// Prints the process that a helper began with. The kernel keeps only fifteen bytes of a name.
+const HELPER: &str = "pgrep --oldest -x bulkhead-privhe";
 
 /// Returns how many times the helper has published a volume since the machine's boot, however it is deployed.
 fn published(machine: &Machine) -> Result<u64> {
@@ -51,7 +54,6 @@ pub fn the_kubelet(story: &mut Story<'_>) -> Result<()> {
 pub fn both_programs_are_killed(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
-    // The kernel keeps only fifteen bytes of a name.
     machine.run("pkill -KILL -x bulkhead-fronte && pkill -KILL -x bulkhead-privhe")?;
     check_beat(kubectl)?;
     check_text(kubectl)?;
@@ -64,6 +66,47 @@ pub fn both_programs_are_killed(story: &mut Story<'_>) -> Result<()> {
     ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
     let now = machine.run(MOUNTS)?;
     ensure!(mounts.lines().all(|mount| now.lines().any(|other| other == mount)), "mounts were lost: {mounts}, {now}");
+    Ok(())
+}
+
+/// The helper is stopped for good, started and restarted as the page says, and a program of its image runs meanwhile.
+pub fn the_helper_is_stopped(story: &mut Story<'_>) -> Result<()> {
+    let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
+    let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
+    let page = section(OPERATE, "Stop and start the helper")?;
+    let is_in_pod = story.deployment != Deployment::HostService;
+    let begins = if is_in_pod { "| containers, otherwise" } else { "| host service" };
+    let row = page.lines().find(|line| line.starts_with(begins)).with_context(|| format!("no row {begins}"))?;
+    let commands: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+    let [stop, start, restart] = commands[..] else { bail!("not three commands: {row}") };
+    let block = blocks(page, "sh").pop().context("no commands for an image")?;
+    let [mount, requota, unmount] = block.lines().collect::<Vec<_>>()[..] else { bail!("not three commands: {block}") };
+    if is_in_pod {
+        let image = machine.run("ctr -n k8s.io images ls -q | grep '^docker.io/library/bulkhead-privhelper:'")?;
+        machine.run(&mount.replace("IMAGE", image.lines().next().context("no image")?))?;
+    }
+    machine.run(stop)?;
+    eventually(|| machine.run("! pgrep -a bulkhead-privh").map(drop))?;
+    if is_in_pod {
+        let said = machine.run(requota)?;
+        ensure!(said.contains(", 0 of them not limited"), "{said}");
+        machine.run(unmount)?;
+    }
+    machine.run("! pgrep -a bulkhead-privh").context("something has started the helper")?;
+    machine.run(start)?;
+    story.node.wait_ready()?;
+    eventually(|| machine.run(HELPER).map(drop))?;
+    let first = machine.run(HELPER)?;
+    machine.run(restart)?;
+    eventually(|| {
+        let next = machine.run(HELPER)?;
+        ensure!(next != first, "the helper is still {next}");
+        Ok(())
+    })?;
+    deployment::wait_until_ready(story.node)?;
+    check_beat(kubectl)?;
+    ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
+    ensure!(machine.run(MOUNTS)? == mounts, "other volumes are mounted than before");
     Ok(())
 }
 
