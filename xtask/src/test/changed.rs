@@ -61,6 +61,7 @@ const RULES: &[Rule] = &[
     rule("deploy/helm/bulkhead/files/", XTASK, &[Unit, Kubernetes, Node]),
     rule("deploy/helm/bulkhead/files/monitoring/", FRONTEND, &[Unit, Kubernetes]),
     rule("deploy/monitoring/", FRONTEND, &[Unit, Kubernetes]),
+    rule("deploy/prepare/", HELPER, &[Unit, Host]),
     rule("deploy/seccomp/", ALL, &[Systemd]),
     rule("deploy/systemd/", ALL, &[Systemd, Node]),
     rule("deploy/udev/", ALL, &[Systemd, Node]),

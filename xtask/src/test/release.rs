@@ -86,6 +86,7 @@ fn the_programs_archive_is_complete(workspace: &Workspace, directory: &Path, _: 
         "LICENSE",
         "README.md",
         "SECURITY.md",
+        "deploy/prepare/eks-user-data.txt",
         "deploy/systemd/bulkhead-privhelper.service",
         "deploy/systemd/bulkhead-privhelper.socket",
         "deploy/systemd/bulkhead-frontend.service",

@@ -2,6 +2,7 @@
 
 mod documentation;
 mod messages;
+mod recipes;
 mod texts;
 mod workflows;
 

@@ -92,6 +92,7 @@ pub fn all() -> Vec<Case> {
         reboot::cases(),
         power_cuts::cases(),
         prepare::cases(),
+        prepare::recipes::cases(),
     ]
     .concat()
 }

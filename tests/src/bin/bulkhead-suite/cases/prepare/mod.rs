@@ -1,6 +1,7 @@
 //! `bulkhead-setup prepare`: empty disks become pools, wherever the power fails, and nothing else is ever written to.
 
 mod disks;
+pub mod recipes;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -207,10 +208,8 @@ fn a_run_that_is_killed_anywhere_is_finished_by_the_next(rig: &mut Rig) -> Resul
     Ok(())
 }
 
-/// A directory with a program that takes the place of another one of the system, which it can call by `"$REAL"`.
+/// A path to a program that takes the place of another one of the system, which it can call by `"$REAL"`.
 fn stand_in(rig: &Rig, name: &str, script: &str) -> Result<String> {
-    let directory = rig.work().join("stand-in");
-    fs::create_dir_all(&directory)?;
     let own = std::env::var("PATH").unwrap_or_default();
     let real = own
         .split(':')
@@ -218,10 +217,17 @@ fn stand_in(rig: &Rig, name: &str, script: &str) -> Result<String> {
         .map(|found| Path::new(found).join(name))
         .find(|path| path.exists());
     let real = real.with_context(|| format!("{name} is not installed"))?;
+    stand_in_for(rig, name, &format!("REAL={}\n{script}", real.display()))
+}
+
+/// A path to a script in the place of a program that need not be installed.
+fn stand_in_for(rig: &Rig, name: &str, script: &str) -> Result<String> {
+    let directory = rig.work().join("stand-in");
+    fs::create_dir_all(&directory)?;
     let path = directory.join(name);
-    fs::write(&path, format!("#!/bin/sh\nREAL={}\n{script}\n", real.display()))?;
+    fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
     fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
-    Ok(format!("{}:{own}", directory.display()))
+    Ok(format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default()))
 }
 
 /// Runs `prepare` until mkfs.xfs is about to write for the so-manieth time, and then the power fails.
