@@ -8,7 +8,9 @@ mod specs;
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,7 @@ use serde_json::{Value, json};
 use self::gateway::Gateway;
 pub use self::kubectl::Kubectl;
 pub use self::machine::Machine;
-pub use self::registry::Registry;
+pub use self::registry::{Registry, Release};
 pub use self::specs::{Outcome, Outcomes, Skips, State};
 use crate::cluster::control_plane::ControlPlane;
 use crate::cluster::snapshots;
@@ -87,6 +89,30 @@ impl Node {
         self.control_plane.run_snapshot_controller()
     }
 
+    /// Carries a file of this host into a directory of the machine.
+    pub fn carry(&self, file: &Path, directory: &str) -> Result<()> {
+        let mut content = fs::File::open(file)?;
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let port = listener.local_addr()?.port();
+        // It ends with the file. If nobody connects, nobody waits for it.
+        thread::spawn(move || io::copy(&mut content, &mut listener.accept()?.0));
+        let name = file.file_name().context("a file without a name")?.display();
+        let target = format!("{directory}/{name}");
+        let size = self.machine.run(&format!(
+            "mkdir -p {directory} && bash -c 'cat </dev/tcp/{HOST}/{port} >{target}' && stat --format %s {target}"
+        ))?;
+        ensure!(size.trim() == file.metadata()?.len().to_string(), "{target} has {} bytes", size.trim());
+        Ok(())
+    }
+
+    /// Leaves the node nothing but its own network, in which there is only this host, until the guard is dropped.
+    pub fn cut_off(&self) -> Result<CutOff<'_>> {
+        self.machine.run("ip route del default")?;
+        let cut_off = CutOff { machine: &self.machine };
+        ensure!(self.machine.run("ip route get 192.0.2.1").is_err(), "the node has another way out");
+        Ok(cut_off)
+    }
+
     /// Waits until the kubelet has reported in since the machine's last boot.
     pub fn wait_ready(&self) -> Result<()> {
         let ready = eventually(|| {
@@ -149,6 +175,20 @@ impl Node {
         }
         self.machine.write("/etc/kubernetes/kubelet.conf", &kubeconfig.to_string())?;
         self.machine.write("/etc/kubernetes/node.env", &format!("NODE_NAME={NAME}\nAPI_SERVER={HOST}:{port}"))
+    }
+}
+
+/// A node without a way out.
+#[derive(Debug)]
+pub struct CutOff<'a> {
+    machine: &'a Machine,
+}
+
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.machine.run(&format!("ip route add default via {HOST}")) {
+            println!("the node stays without a way out: {error:#}");
+        }
     }
 }
 

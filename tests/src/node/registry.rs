@@ -1,4 +1,4 @@
-//! A registry on this host that has the release to be tested, and the node's way to it.
+//! The release to be tested, a registry on this host to which it can be pushed, and the node's way to that.
 
 use std::env;
 use std::fs;
@@ -21,27 +21,62 @@ use crate::wait::until;
 /// Where containerd looks for the ways to registries.
 const WAYS: &str = "/etc/containerd/certs.d";
 
-/// A registry with the release. It ends with this value.
+/// The files of a release.
 #[derive(Debug)]
-pub struct Registry {
-    /// What the release calls it.
-    name: String,
-    /// The files of the release.
-    pub release: PathBuf,
+pub struct Release {
+    /// Where they are.
+    pub directory: PathBuf,
+    /// The registry that the chart and the manifests name.
+    registry: String,
+}
+
+impl Release {
+    /// The one that this run was given.
+    pub fn given() -> Result<Self> {
+        let registry = env::var("BULKHEAD_REGISTRY").context("BULKHEAD_REGISTRY names no registry")?;
+        Ok(Self { directory: path_in("BULKHEAD_RELEASE")?, registry })
+    }
+
+    /// The manifest of all that it installs.
+    pub fn manifest(&self) -> PathBuf {
+        self.directory.join("bulkhead.yaml")
+    }
+
+    /// A page's commands, with the registry and the version for the words that stand for them.
+    pub fn fill_in(&self, commands: &str) -> String {
+        commands.replace("REGISTRY", &self.registry).replace("VERSION", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// The host and the port of its registry.
+    fn address(&self) -> Result<(&str, &str)> {
+        let address = self.registry.split_once('/').and_then(|(address, _)| address.rsplit_once(':'));
+        address.context("a registry without a port or a path")
+    }
+}
+
+/// A registry. It ends with this value.
+#[derive(Debug)]
+pub struct Registry<'a> {
+    release: &'a Release,
     /// The certificate of who vouches for it.
     authority: PathBuf,
     directory: TempDir,
     _server: Component,
 }
 
-impl Registry {
-    /// Starts it, and pushes the release to it as whoever publishes one does.
-    pub fn with_release(node: &Node) -> Result<Self> {
-        let name = env::var("BULKHEAD_REGISTRY").context("BULKHEAD_REGISTRY names no registry")?;
+impl<'a> Registry<'a> {
+    /// Starts the one that the release names, and pushes the release to it as whoever publishes one does.
+    pub fn with_release(node: &Node, release: &'a Release) -> Result<Self> {
+        let registry = Self::empty(node, release)?;
+        registry.push()?;
+        Ok(registry)
+    }
+
+    /// Starts it, with nothing in it.
+    pub fn empty(node: &Node, release: &'a Release) -> Result<Self> {
         let credentials = node.control_plane.directory().join("pki");
         let directory = tempfile::Builder::new().prefix("bulkhead-registry-").tempdir()?;
-        let address = name.split_once('/').and_then(|(host, _)| host.rsplit_once(':'));
-        let port = address.context("a registry without a port or a path")?.1.to_owned();
+        let (_, port) = release.address()?;
         let address = format!("127.0.0.1:{port}");
         let configuration = json!({
             "version": 0.1,
@@ -60,9 +95,8 @@ impl Registry {
         let server = Component::start(traces, path_in("BULKHEAD_REGISTRY_PROGRAM")?, flags)?;
         until(patience(Duration::from_secs(30)), || Ok(TcpStream::connect(&address).map(drop)?))?;
         let authority = credentials.join("authority.crt");
-        let registry = Self { name, release: path_in("BULKHEAD_RELEASE")?, authority, directory, _server: server };
-        registry.push()?;
-        registry.is_reached_by(node, &port)?;
+        let registry = Self { release, authority, directory, _server: server };
+        registry.is_reached_by(node, port)?;
         Ok(registry)
     }
 
@@ -73,7 +107,10 @@ impl Registry {
         std::os::unix::fs::symlink(path_in("BULKHEAD_HELM")?, programs.join("helm"))?;
         let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap_or_default());
         let mut push = Command::new(format!("{REPOSITORY}/.github/publish.sh"));
-        push.arg(&self.release).arg(&self.name).env("PATH", path).env("SSL_CERT_FILE", &self.authority);
+        push.arg(&self.release.directory)
+            .arg(&self.release.registry)
+            .env("PATH", path)
+            .env("SSL_CERT_FILE", &self.authority);
         Printed::by(&mut push)?.succeeded().map(drop)
     }
 
@@ -87,10 +124,15 @@ impl Registry {
         node.machine.write(&format!("{directory}/hosts.toml"), &hosts)
     }
 
-    /// A page's commands, with the registry and the version for the words that stand for them.
+    /// What it calls a part of it that is none of the release's.
+    pub fn mirror(&self) -> Result<String> {
+        let (host, port) = self.release.address()?;
+        Ok(format!("{host}:{port}/mirror"))
+    }
+
+    /// A page's commands for whoever trusts it, filled in.
     pub fn fill_in(&self, commands: &str) -> String {
-        let filled = commands.replace("REGISTRY", &self.name).replace("VERSION", env!("CARGO_PKG_VERSION"));
-        format!("export SSL_CERT_FILE={}\n{filled}", self.authority.display())
+        format!("export SSL_CERT_FILE={}\n{}", self.authority.display(), self.release.fill_in(commands))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A Kubernetes node running Bulkhead: tests that run pods there, or a shell with access to it.
 
 mod copies;
+mod cut_off;
 mod deployment;
 mod documented;
 mod health;
@@ -106,6 +107,10 @@ const CHECKS: [Check; 28] = [
     in_each(END, traces::nothing_is_left),
 ];
 
+/// What installs a release, on a node that has nothing of it.
+const FROM_A_RELEASE: [(&str, fn(&Node) -> Result<()>); 2] =
+    [(quick_starts::NAME, quick_starts::without_a_disk), (cut_off::NAME, cut_off::without_a_way_out)];
+
 /// A check whose outcome may depend on the deployment.
 const fn in_each(name: &'static str, run: fn(&mut Story<'_>) -> Result<()>) -> Check {
     Check { name, extent: Extent::EachDeployment, run }
@@ -162,8 +167,8 @@ fn test(node: &Node, deploy: &Path, everything: bool, filter: Option<&str>) -> R
     let mut deployments = vec![Deployment::Container, Deployment::HostService];
     let named = |name: &str| filter.is_none_or(|filter| name.contains(filter));
     if everything {
-        if named(quick_starts::NAME) {
-            outcome.run(node, Deployment::Chart, quick_starts::NAME, || quick_starts::without_a_disk(node));
+        for (name, run) in FROM_A_RELEASE.into_iter().filter(|(name, _)| named(name)) {
+            outcome.run(node, Deployment::Chart, name, || run(node));
         }
         deployments.insert(0, Deployment::Chart);
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_model::quantity::parse;
 use bulkhead_tests::documented::{KUBERNETES, blocks, first_claim, run_all, section};
-use bulkhead_tests::node::{Node, Registry, eventually};
+use bulkhead_tests::node::{Node, Registry, Release, eventually};
 
 use crate::{deployment, documented};
 
@@ -21,7 +21,8 @@ pub const NAME: &str = "the first claim from a registry, without a disk or quota
 
 /// Follows it, and undoes it. Then the same release is installed from its one file.
 pub fn without_a_disk(node: &Node) -> Result<()> {
-    let registry = Registry::with_release(node)?;
+    let release = Release::given()?;
+    let registry = Registry::with_release(node, &release)?;
     let [commands] =
         blocks(section(KUBERNETES, HEADING)?, "sh").try_into().ok().context("not one block of commands")?;
     let commands = registry.fill_in(&commands);
@@ -35,12 +36,12 @@ pub fn without_a_disk(node: &Node) -> Result<()> {
     let removed = documented::helm_uninstall(node);
     node.machine.run("rm -rf /var/lib/bulkhead")?;
     tried.and(removed)?;
-    from_one_file(node, &registry)
+    from_one_file(node, &release)
 }
 
 /// Applies the release's manifest, and deletes it again.
-fn from_one_file(node: &Node, registry: &Registry) -> Result<()> {
-    let manifest = registry.release.join("bulkhead.yaml");
+pub fn from_one_file(node: &Node, release: &Release) -> Result<()> {
+    let manifest = release.manifest();
     let manifest = manifest.to_str().context("the path of the release is not UTF-8")?;
     node.kubectl.run(&["apply", "--server-side", "--filename", manifest])?;
     let ready = deployment::wait_until_ready(node);
@@ -79,7 +80,7 @@ fn is_on_the_root(node: &Node) -> Result<()> {
 }
 
 /// What the page says to do at the end.
-fn last(node: &Node) -> Result<()> {
+pub fn last(node: &Node) -> Result<()> {
     let section = section(KUBERNETES, "First claim in five minutes")?;
     run_all(&node.kubectl, &blocks(section, "sh").pop().context("no commands")?)?;
     eventually(|| node.kubectl.gone(&["pv"]))
