@@ -80,6 +80,8 @@ pub enum Failure {
     Listen(u16, io::Error),
     #[error("cannot write {0}: {1}; --file names another")]
     Bundle(String, io::Error),
+    #[error("interrupted: {0} is removed again")]
+    Interrupted(String),
     #[error("the system has no random numbers: {0}")]
     Random(String),
     #[error("cannot write the output: {0}")]
@@ -102,6 +104,7 @@ impl Failure {
             Self::NoPool { .. } | Self::NoAgent(_) => "NotFound".to_owned(),
             Self::Old { .. } => "Old".to_owned(),
             Self::NotConfirmed(_) => "NotConfirmed".to_owned(),
+            Self::Interrupted(_) => "Interrupted".to_owned(),
             Self::Runtime(_)
             | Self::Manual(_)
             | Self::Listen(..)

@@ -158,12 +158,15 @@ pub struct Bundle {
     /// Of logs only what is not older: 30m, 2h, 7d.
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub since: Option<Duration>,
+    /// How long it may take, in all: 30m, 2h. What has not answered by then is missing, and MANIFEST.json says so.
+    #[arg(long, value_name = "TIME", value_parser = age, default_value = "30m")]
+    pub within: Duration,
     /// Keep the names of namespaces, claims, snapshots and pods, instead of a pseudonym for each.
     #[arg(long)]
     pub names: bool,
 }
 
-/// An age: a whole number of seconds, minutes, hours or days.
+/// An age, or another span of time: a whole number of seconds, minutes, hours or days.
 fn age(text: &str) -> Result<Duration, String> {
     let seconds = |unit| match unit {
         's' => Some(1_u64),

@@ -1,20 +1,19 @@
 //! What the pods of the agents and helpers say: their metrics and their logs.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use tokio::time::{Instant, timeout_at};
 
 use super::archive::{Archive, Content};
 use super::progress;
+use super::time::Time;
 use crate::agents;
 use crate::cluster::{Cluster, Failure};
-use crate::proxy;
+use crate::proxy::{self, Unread};
 
 /// How many pods are asked at the same time: what they say is kept until it is written.
 const SIDE_BY_SIDE: usize = 4;
@@ -24,9 +23,6 @@ const LINES: usize = 4_000;
 const LOG: usize = 1 << 20;
 /// What stands at the end of one that has more.
 const CUT: &str = "\n(kubectl bulkhead bundle has cut it here: with a shorter --since, it has what comes next)\n";
-
-/// How long all of them together may take.
-const IN_ALL: Duration = Duration::from_secs(1800);
 
 /// What one source of a pod gave.
 struct Said {
@@ -40,34 +36,33 @@ pub async fn add(
     cluster: &Cluster,
     archive: &mut Archive,
     since: Option<u64>,
+    time: Time,
 ) -> Result<BTreeMap<String, String>, Failure> {
     let mut releases = BTreeMap::new();
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let pods =
-        match cluster.list("listing the agents' pods", api, ListParams::default().labels(agents::PODS), Some).await {
-            Ok(pods) => pods,
-            Err(failure) => {
-                archive.add("nodes", "the agents' pods", Err(failure.to_string()))?;
-                return Ok(releases);
-            }
-        };
-    let agents = agents::pods(cluster).await.unwrap_or_default();
+    let listed = cluster.list("listing the agents' pods", api, ListParams::default().labels(agents::PODS), Some);
+    // Nothing else is asked for after the pods.
+    let listed = time.whole(listed).await.and_then(|listed| listed.map_err(|failure| failure.to_string()));
+    let pods = match listed {
+        Ok(pods) => pods,
+        Err(why) => {
+            archive.add("nodes", "the agents' pods", Err(why))?;
+            return Ok(releases);
+        }
+    };
+    let agents = time.whole(agents::pods(cluster)).await.ok().and_then(Result::ok).unwrap_or_default();
     let by_pod: BTreeMap<_, _> = agents.into_iter().map(|(node, agent)| (agent.name.clone(), (node, agent))).collect();
-    let (end, all) = (Instant::now() + IN_ALL, pods.len());
+    let all = pods.len();
     let by_pod = &by_pod;
     let ask = |pod: Pod| async move {
-        let mut said = logs(cluster, &pod, since, end).await;
+        let mut said = logs(cluster, &pod, since, time).await;
         let mut release = None;
         if let Some((node, agent)) = by_pod.get(&pod.name_any()).filter(|(_, agent)| agent.has_port()) {
-            let answer = timeout_at(end, agent.exposition(&cluster.client)).await;
-            let found = match answer {
-                Ok(Ok(text)) => {
-                    release = Some((node.clone(), agents::Agent::of(&text).release));
-                    Ok(Content::Text(text))
-                }
-                Ok(Err(why)) => Err(why.to_string()),
-                Err(_) => Err("no time was left".to_owned()),
-            };
+            let answer = time.whole(agent.exposition(&cluster.client)).await;
+            let found = answer.and_then(|text| text.map_err(|why| why.to_string())).map(|text| {
+                release = Some((node.clone(), agents::Agent::of(&text).release));
+                Content::Text(text)
+            });
             said.push(Said { path: path(&pod, "metrics.txt"), source: format!("pod {}", agent.name), found });
         }
         (said, release)
@@ -92,19 +87,22 @@ fn path(pod: &Pod, what: &str) -> String {
 }
 
 /// The logs of a pod's containers, and of those that ran in their places before.
-async fn logs(cluster: &Cluster, pod: &Pod, since: Option<u64>, end: Instant) -> Vec<Said> {
+async fn logs(cluster: &Cluster, pod: &Pod, since: Option<u64>, time: Time) -> Vec<Said> {
     let status = pod.status.as_ref();
     let ran = status.iter().flat_map(|status| {
         status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
     });
-    let mut said = Vec::new();
+    let (mut said, mut is_silent) = (Vec::new(), false);
     for container in ran {
         let name = &container.name;
         let was_there = container.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
         for is_previous in [false, true].into_iter().filter(|&is_previous| !is_previous || was_there) {
-            let found = match timeout_at(end, log(cluster, pod, name, is_previous, since)).await {
-                Ok(found) => found.map(Content::Text),
-                Err(_) => Err("no time was left".to_owned()),
+            let found = if is_silent {
+                Err("it was not asked for: its node did not answer when asked for another log".to_owned())
+            } else {
+                let answer = time.whole(log(cluster, pod, name, is_previous, since)).await;
+                is_silent = matches!(answer, Ok(Err(Unread::Late)));
+                answer.and_then(|answer| read(answer.map_err(|why| why.to_string())?))
             };
             let suffix = if is_previous { ".previous" } else { "" };
             let path = path(pod, &format!("{name}{suffix}.log"));
@@ -124,7 +122,7 @@ async fn log(
     container: &str,
     is_previous: bool,
     since: Option<u64>,
-) -> Result<String, String> {
+) -> Result<(StatusCode, String), Unread> {
     let (namespace, name) = (&cluster.namespace, pod.name_any());
     let since = since.map(|since| format!("&sinceSeconds={since}")).unwrap_or_default();
     let path = format!(
@@ -132,10 +130,41 @@ async fn log(
     );
     let right = || format!("pods/log in namespace {namespace}");
     // A server that goes beyond the limit that it was given is no server of Kubernetes.
-    match proxy::get(&cluster.client, &path, 2 * LOG, right).await {
-        Ok((StatusCode::OK, text)) if text.len() >= LOG => Ok(text + CUT),
-        Ok((StatusCode::OK, text)) => Ok(text),
-        Ok((status, text)) => Err(format!("{status}: {}", text.chars().take(1000).collect::<String>())),
-        Err(why) => Err(why.to_string()),
+    proxy::get(&cluster.client, &path, 2 * LOG, right).await
+}
+
+/// What an answer has of a log. It says in its place, too, where it was cut.
+fn read((status, text): (StatusCode, String)) -> Result<Content, String> {
+    if status != StatusCode::OK {
+        return Err(format!("{status}: {}", text.chars().take(1000).collect::<String>()));
+    }
+    let has_all_lines = text.lines().count() < LINES;
+    Ok(match (text.len() < LOG, has_all_lines) {
+        (true, true) => Content::Text(text),
+        (true, false) => Content::Part(text, format!("only its last {LINES} lines were asked for")),
+        (false, _) => {
+            Content::Part(text + CUT, format!("cut: of its last {LINES} lines, only the first {} MiB", LOG >> 20))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_of_which_there_may_be_more_is_not_whole() {
+        let said = |text: String| read((StatusCode::OK, text)).unwrap();
+        assert!(matches!(said("x\n".repeat(LINES - 1)), Content::Text(_)));
+        assert!(
+            matches!(said("x\n".repeat(LINES)), Content::Part(text, why) if !text.contains(CUT) && why.contains("last 4000"))
+        );
+        assert!(
+            matches!(said("x".repeat(LOG)), Content::Part(text, why) if text.ends_with(CUT) && why.starts_with("cut: "))
+        );
+        assert!(
+            read((StatusCode::NOT_FOUND, "none".to_owned()))
+                .is_err_and(|why| why.contains("404") && why.contains("none"))
+        );
     }
 }

@@ -45,6 +45,8 @@ pub struct Archive {
 /// What a source gave.
 pub enum Content {
     Text(String),
+    /// A part of a text, and why it is not the whole.
+    Part(String, String),
     Json(Value),
     /// Objects, a line each, and why they are not all, if they are not.
     Objects(Vec<Value>, Option<String>),
@@ -66,6 +68,7 @@ impl Archive {
         let (text, flaw) = match found {
             Err(why) => (None, Some(why)),
             Ok(Content::Text(text)) => (Some(self.redaction.text(cut(&text))), is_cut(&text)),
+            Ok(Content::Part(text, why)) => (Some(self.redaction.text(cut(&text))), Some(why)),
             Ok(Content::Json(value)) => (Some(format!("{:#}\n", self.redaction.json(value))), None),
             Ok(Content::Objects(objects, flaw)) => {
                 let lines = objects.into_iter().map(|object| format!("{}\n", self.redaction.json(object)));

@@ -15,28 +15,29 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::archive::{Archive, Content, ENTRY};
+use super::time::Time;
 use crate::agents::PODS;
 use crate::cluster::{Cluster, Failure};
 
 /// Adds all of them.
-pub async fn add(cluster: &Cluster, archive: &mut Archive) -> Result<(), Failure> {
+pub async fn add(cluster: &Cluster, archive: &mut Archive, time: Time) -> Result<(), Failure> {
     let (driver, client) = (&cluster.driver, || cluster.client.clone());
     let all = ListParams::default;
     let own = || all().labels(PODS);
     let of_driver = || all().labels(&format!("{}={driver}", names::DRIVER_LABEL));
     let namespace = &cluster.namespace;
 
-    put(cluster, archive, "nodes", Api::<Node>::all(client()), all(), whole).await?;
-    put(cluster, archive, "pods", Api::<Pod>::namespaced(client(), namespace), all(), whole).await?;
-    put(cluster, archive, "daemonsets", Api::<DaemonSet>::namespaced(client(), namespace), own(), whole).await?;
-    put(cluster, archive, "configmaps", Api::<ConfigMap>::namespaced(client(), namespace), own(), whole).await?;
+    put(cluster, archive, time, "nodes", Api::<Node>::all(client()), all(), whole).await?;
+    put(cluster, archive, time, "pods", Api::<Pod>::namespaced(client(), namespace), all(), whole).await?;
+    put(cluster, archive, time, "daemonsets", Api::<DaemonSet>::namespaced(client(), namespace), own(), whole).await?;
+    put(cluster, archive, time, "configmaps", Api::<ConfigMap>::namespaced(client(), namespace), own(), whole).await?;
     let registered = |object: CSIDriver| (object.name_any() == *driver).then(|| value(object));
-    put(cluster, archive, "csidrivers", Api::<CSIDriver>::all(client()), all(), registered).await?;
-    put(cluster, archive, "csinodes", Api::<CSINode>::all(client()), all(), whole).await?;
+    put(cluster, archive, time, "csidrivers", Api::<CSIDriver>::all(client()), all(), registered).await?;
+    put(cluster, archive, time, "csinodes", Api::<CSINode>::all(client()), all(), whole).await?;
     let provided = |class: StorageClass| (class.provisioner == *driver).then(|| value(class));
-    put(cluster, archive, "storageclasses", Api::<StorageClass>::all(client()), all(), provided).await?;
+    put(cluster, archive, time, "storageclasses", Api::<StorageClass>::all(client()), all(), provided).await?;
     let capacities = Api::<CSIStorageCapacity>::all(client());
-    put(cluster, archive, "csistoragecapacities", capacities, of_driver(), whole).await?;
+    put(cluster, archive, time, "csistoragecapacities", capacities, of_driver(), whole).await?;
     let contents = Api::<VolumeSnapshotContent>::all(client());
     let handled = |content: VolumeSnapshotContent| {
         (content.spec.driver == *driver).then(|| {
@@ -46,12 +47,12 @@ pub async fn add(cluster: &Cluster, archive: &mut Archive) -> Result<(), Failure
                     "ready": content.is_ready(), "error": content.error() })
         })
     };
-    put(cluster, archive, "volumesnapshotcontents", contents, all(), handled).await?;
+    put(cluster, archive, time, "volumesnapshotcontents", contents, all(), handled).await?;
     let volumes = Api::<PersistentVolume>::all(client());
     let made = |object: PersistentVolume| cluster.volume(&object).map(|_| value(object));
-    put(cluster, archive, "persistentvolumes", volumes, all(), made).await?;
+    put(cluster, archive, time, "persistentvolumes", volumes, all(), made).await?;
 
-    let volumes = cluster.volumes().await.unwrap_or_default();
+    let volumes = time.share(cluster.volumes()).await.ok().and_then(Result::ok).unwrap_or_default();
     let bound: BTreeSet<_> = volumes.iter().flat_map(|it| &it.claim).map(|claim| (&claim.0, &claim.1)).collect();
     let mut ours = BTreeSet::new();
     let claimed = |claim: PersistentVolumeClaim| {
@@ -63,7 +64,7 @@ pub async fn add(cluster: &Cluster, archive: &mut Archive) -> Result<(), Failure
             value(claim)
         })
     };
-    put(cluster, archive, "persistentvolumeclaims", Api::<PersistentVolumeClaim>::all(client()), all(), claimed)
+    put(cluster, archive, time, "persistentvolumeclaims", Api::<PersistentVolumeClaim>::all(client()), all(), claimed)
         .await?;
     let told = |event: Event| {
         let about = &event.involved_object;
@@ -76,7 +77,7 @@ pub async fn add(cluster: &Cluster, archive: &mut Archive) -> Result<(), Failure
                     "first": event.first_timestamp, "last": event.last_timestamp, "from": event.reporting_component })
         })
     };
-    put(cluster, archive, "events", Api::<Event>::all(client()), all(), told).await
+    put(cluster, archive, time, "events", Api::<Event>::all(client()), all(), told).await
 }
 
 fn whole<K: Serialize>(object: K) -> Option<Value> {
@@ -91,6 +92,7 @@ fn value<K: Serialize>(object: K) -> Value {
 async fn put<K>(
     cluster: &Cluster,
     archive: &mut Archive,
+    time: Time,
     kind: &str,
     api: Api<K>,
     parameters: ListParams,
@@ -106,8 +108,10 @@ where
         left += usize::from(bytes > ENTRY);
         (bytes <= ENTRY).then_some(object)
     };
-    let listed = cluster.list(&format!("listing {kind}"), api, parameters, &mut bounded).await;
+    let operation = format!("listing {kind}");
+    let listed = time.share(cluster.list(&operation, api, parameters, &mut bounded)).await;
     let flaw = (left > 0).then(|| format!("{left} more would have exceeded {} MiB", ENTRY >> 20));
-    let found = listed.map(|objects| Content::Objects(objects, flaw)).map_err(|failure| failure.to_string());
+    let listed = listed.and_then(|listed| listed.map_err(|failure| failure.to_string()));
+    let found = listed.map(|objects| Content::Objects(objects, flaw));
     Ok(archive.add(&format!("objects/{kind}.jsonl"), "the API server", found)?)
 }
