@@ -14,11 +14,15 @@ use crate::process::{capture, command};
 
 const CHART: &str = "deploy/helm/bulkhead";
 
-/// The manifest of the usual deployment under a name that is the same in each release, so that a link leads to the newest.
+/// The manifest of what the chart installs without values, which needs nothing of the nodes, under a name that is the same in
+/// each release, so that a link leads to the newest.
 pub const MANIFEST: &str = "bulkhead.yaml";
 
-/// The deployments that get a manifest: values of the chart's `form`.
-const FORMS: [&str; 2] = ["container", "host-service"];
+/// The deployments that get a manifest, and the chart's values for each.
+const DEPLOYMENTS: [(&str, &str); 2] = [
+    ("container", "form=container,pools[0].name=default,pools[0].directory=/srv/bulkhead/default"),
+    ("host-service", "form=host-service"),
+];
 
 /// What may be applied beside either deployment: directories of a file of the same name.
 const OPTIONAL: [&str; 3] = ["image-class", "labels", "renewal"];
@@ -34,20 +38,21 @@ pub fn write(source: &Path, images: &[Pinned], origin: &Origin, helm: &Path, dir
     let chart = directory.join(format!("bulkhead-{VERSION}.tgz"));
     fs::write(&chart, package(&source.join(CHART), images, origin)?)?;
     let namespace = fs::read_to_string(source.join("deploy/kubernetes/base/namespace.yaml"))?;
-    for form in FORMS {
+    let rendered = |values: &str| -> Result<String> {
         let mut template = command(helm);
         template.args(["template", "bulkhead"]).arg(&chart).args(["--namespace", NAMESPACE]);
-        let objects =
-            capture(template.args(["--kube-version", KUBE_VERSION, "--set", &format!("form={form},labels=never")]))?;
-        for image in images.iter().filter(|image| form == "container" || image.name == "bulkhead-frontend") {
+        template.args(["--kube-version", KUBE_VERSION, "--set", "labels=never", "--set", values]);
+        let objects = capture(&mut template)?;
+        let both = values.starts_with("form=container");
+        for image in images.iter().filter(|image| both || image.name == "bulkhead-frontend") {
             let reference = format!("{}:{VERSION}@{}", image.repository, image.digest);
             ensure!(objects.contains(&format!("image: {reference}\n")), "the chart does not name {reference}");
         }
-        let manifest = format!("{namespace}{objects}");
-        if form == FORMS[0] {
-            fs::write(directory.join(MANIFEST), &manifest)?;
-        }
-        write_manifest(directory, form, &manifest)?;
+        Ok(format!("{namespace}{objects}"))
+    };
+    fs::write(directory.join(MANIFEST), rendered("form=container")?)?;
+    for (name, values) in DEPLOYMENTS {
+        write_manifest(directory, name, &rendered(values)?)?;
     }
     for optional in OPTIONAL {
         let objects = fs::read_to_string(source.join(format!("deploy/kubernetes/{optional}/{optional}.yaml")))?;

@@ -1,8 +1,10 @@
 {{/* The storage classes of the values, as a JSON array: in the root's pool, only filesystems in images have limits. */}}
 {{- define "bulkhead.classes" -}}
+{{- $made := include "bulkhead.groups" . | fromJsonArray | include "bulkhead.made" }}
 {{- $classes := list }}
 {{- range $class := .Values.storageClasses }}
-{{- if and $.Values.rootPool.enabled (not (dig "parameters" "backing" "" $class)) }}
+{{- $pool := dig "parameters" "pool" "default" $class }}
+{{- if and $made (eq $pool "default") (not (dig "parameters" "backing" "" $class)) }}
 {{- $class = merge (dict "parameters" (dict "backing" "image")) $class }}
 {{- end }}
 {{- $classes = append $classes $class }}

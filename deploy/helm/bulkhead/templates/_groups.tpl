@@ -1,19 +1,9 @@
 {{/*
 The groups of nodes, as a JSON array. Without nodeGroups there is one, which has no name; whatever a group does not say
-is as the values say for all of them.
+is as the values say for all of them. One that has no pools gets that of the root, and is "made".
 */}}
 {{- define "bulkhead.groups" -}}
 {{- $common := pick .Values "pools" "poolsDirectory" "nodeSelector" "tolerations" "affinity" }}
-{{- if .Values.rootPool.enabled }}
-{{- if ne .Values.form "container" }}
-{{- fail "rootPool: with form: host-service, the nodes' own configuration says which pools there are" }}
-{{- end }}
-{{- $directory := .Values.rootPool.directory }}
-{{- $pool := dict "name" "default" "directory" (printf "%s/default" $directory) "quota" "none" "filesystems" true }}
-{{- $_ := set $pool "reserve" .Values.rootPool.reserve }}
-{{- $_ := set $common "pools" (list $pool) }}
-{{- $_ := set $common "poolsDirectory" $directory }}
-{{- end }}
 {{- $groups := list }}
 {{- range $group := .Values.nodeGroups | default (list dict) }}
 {{- $selector := include "bulkhead.selector" $ | fromYaml }}
@@ -23,11 +13,14 @@ is as the values say for all of them.
 {{- $_ := set $selector "app.kubernetes.io/component" . }}
 {{- end }}
 {{- $full := merge (dict "suffix" $suffix "selector" $selector) (deepCopy $group) }}
-{{- $_ := set $full "made" (and $.Values.rootPool.enabled (not (hasKey $group "pools"))) }}
 {{- range $field, $value := $common }}
 {{- if not (hasKey $group $field) }}
 {{- $_ := set $full $field $value }}
 {{- end }}
+{{- end }}
+{{- $_ := set $full "made" (and (eq $.Values.form "container") (not $full.pools)) }}
+{{- if $full.made }}
+{{- include "bulkhead.root" (dict "root" $ "group" $full) }}
 {{- end }}
 {{- range $other := $groups }}
 {{- include "bulkhead.apart" (list $full $other) }}
@@ -39,6 +32,28 @@ is as the values say for all of them.
 {{- $groups = append $groups $full }}
 {{- end }}
 {{- toJson $groups }}
+{{- end }}
+
+{{/* Gives a group the pool that the chart makes on its nodes' root filesystems. */}}
+{{- define "bulkhead.root" -}}
+{{- $directory := .root.Values.rootPool.directory }}
+{{- if ne .group.poolsDirectory "/srv/bulkhead" }}
+{{- $message := list
+  "poolsDirectory: no pools are named that %s could hold; name them in pools,"
+  "or give the directory for the pool on the root in rootPool.directory" }}
+{{- fail (printf (join " " $message) .group.poolsDirectory) }}
+{{- end }}
+{{- $pool := dict "name" "default" "directory" (printf "%s/default" $directory) "quota" "none" "filesystems" true }}
+{{- $_ := set $pool "reserve" .root.Values.rootPool.reserve }}
+{{- $_ := set .group "pools" (list $pool) }}
+{{- $_ := set .group "poolsDirectory" $directory }}
+{{- end }}
+
+{{/* Not empty if the chart makes the pool of one of these groups. */}}
+{{- define "bulkhead.made" -}}
+{{- range . -}}
+{{- if .made }}x{{ end -}}
+{{- end -}}
 {{- end }}
 
 {{/*

@@ -44,9 +44,9 @@ fn prepare_pool(story: &Story<'_>, commands: &str) -> Result<()> {
 /// Installs the chart as the page says, on a node that has none of it yet, and reports how long a claim takes from
 /// there.
 pub fn helm_install(node: &Node) -> Result<()> {
-    let begins = "helm install bulkhead deploy/";
-    let command =
-        KUBERNETES.lines().map(str::trim).find(|line| line.starts_with(begins)).context("no command of helm")?;
+    let lines = KUBERNETES.lines().skip_while(|line| !line.starts_with("    helm install bulkhead deploy/"));
+    let command = lines.take_while(|line| line.starts_with("    ")).collect::<Vec<_>>().join("\n");
+    ensure!(command.contains("--set 'pools[0]"), "no command of helm with a pool: {command}");
     let (_, pools) = INSTALL.split_once("`--set 'pools[0]").context("no pool with filesystems in images")?;
     let (pools, _) = pools.split_once('`').context("no end of what is set")?;
     let start = Instant::now();

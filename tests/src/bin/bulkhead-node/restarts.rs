@@ -158,7 +158,7 @@ pub fn a_failed_upgrade_is_undone(story: &mut Story<'_>) -> Result<()> {
     let upgraded = if by_helm {
         run_all(
             kubectl,
-            "helm upgrade bulkhead deploy/helm/bulkhead --namespace bulkhead-system --set priorityClassName=missing --wait --timeout 10s",
+            "helm upgrade bulkhead deploy/helm/bulkhead --namespace bulkhead-system --reuse-values --set priorityClassName=missing --wait --timeout 10s",
         )
     } else {
         let patch = json!({ "spec": { "template": { "spec": { "priorityClassName": "missing" } } } }).to_string();

@@ -16,10 +16,18 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::case::Case;
 use bulkhead_tests::cluster::{Cluster, manifests};
 use bulkhead_tests::commands::Printed;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The namespace passed to helm.
 const NAMESPACE: &str = manifests::NAMESPACE;
+
+/// The pool that the manifests have, on a disk of its own. Without pools, the chart makes one on the root.
+const DISK: &str = "pools[0].name=default,pools[0].directory=/srv/bulkhead/default";
+
+/// The same among values that are JSON.
+fn disk() -> Value {
+    json!([{ "name": "default", "directory": "/srv/bulkhead/default" }])
+}
 
 /// The newest release that the chart is rendered for, and one without the policies for labels.
 const WITH_LABELS: &str = "--kube-version=1.36.0";

@@ -28,6 +28,8 @@ fn a_value_that_is_wrong_is_refused(_: &mut Cluster) -> Result<()> {
         ("pools[0].name=a,pools[0].directory=/elsewhere/a", "poolsDirectory"),
         ("nodeGroups[0].name=a,nodeGroups[0].labels.a=b", "labels"),
         ("nodeGroups[0].name=a,nodeGroups[0].poolsDirectory=/elsewhere", "poolsDirectory"),
+        ("poolsDirectory=/elsewhere", "poolsDirectory: no pools are named that /elsewhere could hold"),
+        ("rootPool.enabled=true", "enabled"),
         ("storageClasses[0].name=a,storageClasses[0].parameters.poool=a", "poool"),
         ("storageClasses[0].name=a,storageClasses[0].mountOptions[0]=suid", "mountOptions"),
         ("labels=perhaps", "labels"),
@@ -63,8 +65,7 @@ fn what_no_node_could_serve_is_refused(_: &mut Cluster) -> Result<()> {
         (json!({ "nodeGroups": [{ "name": "g", "pools": pools(&[a, ("b", "/srv/bulkhead/a")]) }] }), "overlap"),
         (json!({ "storageClasses": class(json!({ "pool": "fast" })) }), "no node has the pool fast of the class own"),
         (json!({ "pools": pools(&[a, b]), "storageClasses": class(json!({})) }), "own names no pool"),
-        (json!({ "storageClasses": class(image.clone()) }), "filesystems: true"),
-        (json!({ "form": "host-service", "rootPool": { "enabled": true } }), "the nodes' own configuration says"),
+        (json!({ "pools": pools(&[a]), "storageClasses": class(image.clone()) }), "filesystems: true"),
         (json!({ "storageClasses": own }), "own and other both have default: true"),
         (json!({ "storageClasses": twice }), "two classes are called own"),
     ] {
@@ -75,7 +76,9 @@ fn what_no_node_could_serve_is_refused(_: &mut Cluster) -> Result<()> {
     for values in [
         // Directories of which one's name begins with the other's.
         json!({ "pools": pools(&[("default", "/srv/bulkhead/a"), ("b", "/srv/bulkhead/ab")]) }),
-        json!({ "pools": filesystems, "storageClasses": class(image) }),
+        json!({ "pools": filesystems, "storageClasses": class(image.clone()) }),
+        // The pool on the root has them.
+        json!({ "storageClasses": class(image) }),
         json!({ "nodeGroups": [{ "name": "g", "pools": pools(&[a, b]) }], "storageClasses": class(json!({ "pool": "b" })) }),
         // The nodes' own configuration says which pools there are.
         json!({ "form": "host-service", "storageClasses": class(json!({ "pool": "fast" })) }),
@@ -86,6 +89,7 @@ fn what_no_node_could_serve_is_refused(_: &mut Cluster) -> Result<()> {
 }
 
 fn a_value_that_would_take_safety_away_is_refused(_: &mut Cluster) -> Result<()> {
+    let pool = |directory: &str| json!([{ "name": "a", "directory": directory }]);
     let privileged = json!({ "privileged": true });
     let line = "x\n      hostPID: true";
     for (values, named) in [
@@ -109,15 +113,21 @@ fn a_value_that_would_take_safety_away_is_refused(_: &mut Cluster) -> Result<()>
         // What its container sees of the node.
         (json!({ "poolsDirectory": "/etc" }), "poolsDirectory"),
         (json!({ "udevRule": { "directory": "/etc" } }), "directory"),
-        (json!({ "rootPool": { "enabled": true, "directory": "/etc/volumes" } }), "directory"),
-        (json!({ "rootPool": { "enabled": true, "reserve": "10%,quota=none\n--seccomp=log" } }), "reserve"),
-        (json!({ "rootPool": { "enabled": true, "directory": "/var/lib/kubelet/volumes" } }), "must be apart"),
+        (json!({ "rootPool": { "directory": "/etc/volumes" } }), "directory"),
+        (json!({ "rootPool": { "reserve": "10%,quota=none\n--seccomp=log" } }), "reserve"),
+        (json!({ "rootPool": { "directory": "/var/lib/kubelet/volumes" } }), "must be apart"),
         (json!({ "poolsDirectory": "/proc/1/root" }), "poolsDirectory"),
         (json!({ "poolsDirectory": "/srv/../etc" }), "poolsDirectory"),
         (json!({ "poolsDirectory": "/var/lib" }), "poolsDirectory"),
-        (json!({ "poolsDirectory": "/opt", "kubeletDirectory": "/opt/kubelet" }), "must be apart"),
-        (json!({ "poolsDirectory": "/var/lib/kubelet/pools" }), "must be apart"),
-        (json!({ "pools": [{ "name": "a", "directory": "/srv/bulkhead/a\n--seccomp=log" }] }), "directory"),
+        (
+            json!({ "pools": pool("/opt/a"), "poolsDirectory": "/opt", "kubeletDirectory": "/opt/kubelet" }),
+            "must be apart",
+        ),
+        (
+            json!({ "pools": pool("/var/lib/kubelet/pools/a"), "poolsDirectory": "/var/lib/kubelet/pools" }),
+            "must be apart",
+        ),
+        (json!({ "pools": pool("/srv/bulkhead/a\n--seccomp=log") }), "directory"),
         (json!({ "nodeGroups": [{ "name": "a", "poolsDirectory": "/dev" }] }), "poolsDirectory"),
         // What would become a line of a manifest of its own.
         (json!({ "priorityClassName": line }), "priorityClassName"),
@@ -146,9 +156,9 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
         "frontend": { "resources": {}, "metricsPort": 9000 }, "privhelper": { "resources": {} },
     });
     let groups = json!({ "nodeGroups": [{ "name": "a", "nodeSelector": { "a": "1" } }] });
-    let root = json!({ "rootPool": { "enabled": true } });
+    let disk = json!({ "pools": [{ "name": "a", "directory": "/srv/bulkhead/a" }] });
     let without = json!({ "udevRule": { "enabled": false } });
-    for values in [json!({}), elsewhere, groups, root, without, json!({ "form": "host-service" })] {
+    for values in [json!({}), elsewhere, groups, disk, without, json!({ "form": "host-service" })] {
         let made = objects(cluster, &template_with(&values)?.succeeded()?)?;
         confined(&made, &values).with_context(|| values.to_string())?;
     }
@@ -157,7 +167,8 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
 
 /// The policies are all there, and the pods have what SECURITY.md says and nothing else.
 fn confined(objects: &Objects, values: &Value) -> Result<()> {
-    let (container, root_pool) = (values["form"] != "host-service", values["rootPool"]["enabled"] == true);
+    let container = values["form"] != "host-service";
+    let root_pool = container && values["pools"].is_null();
     let udev_rule = container && values["udevRule"]["enabled"] != false;
     for name in AGENT_POLICIES {
         let policy = named(objects, "ValidatingAdmissionPolicy", name)?;
@@ -176,14 +187,14 @@ fn confined(objects: &Objects, values: &Value) -> Result<()> {
     let unprivileged = json!({
         "runAsUser": 0, "runAsGroup": 0, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
         "capabilities": { "drop": ["ALL"] }, "seccompProfile": { "type": "RuntimeDefault" },
+        "seLinuxOptions": { "type": "spc_t" },
     });
     for one in first {
-        let mut expected = unprivileged.clone();
-        if one["name"] == "udev-rule" {
-            expected["seLinuxOptions"] = json!({ "type": "spc_t" });
-            ensure!(one["volumeMounts"] == json!([{ "name": "udev-rules", "mountPath": "/run/udev/rules.d" }]));
-        }
-        ensure!(one["securityContext"] == expected, "{one:#}");
+        let seen = match one["name"].as_str() {
+            Some("udev-rule") => json!([{ "name": "udev-rules", "mountPath": "/run/udev/rules.d" }]),
+            _ => json!([{ "name": "pool", "mountPath": "/var/lib/bulkhead/default" }]),
+        };
+        ensure!(one["volumeMounts"] == seen && one["securityContext"] == unprivileged, "{one:#}");
     }
     ensure!(pod["automountServiceAccountToken"] == false, "{pod:#}");
     let containers = pod["containers"].as_array().context("no containers")?;

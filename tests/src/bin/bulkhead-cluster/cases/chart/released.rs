@@ -5,16 +5,18 @@ use std::fs;
 use anyhow::{Context, Result};
 use bulkhead_tests::cluster::access::Access;
 use bulkhead_tests::cluster::control_plane::{ControlPlane, assets};
+use bulkhead_tests::cluster::objects::volume;
 use bulkhead_tests::commands::Printed;
 use bulkhead_tests::node::Kubectl;
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, chart, helm_command, run};
+use super::{NAMESPACE, chart, disk, helm_command, run};
 
 /// What helm's commands begin with.
 const RELEASE: [&str; 3] = ["bulkhead", "--namespace", NAMESPACE];
 
-/// A control plane with a release of the chart, or one that is about to have it.
+/// A control plane with a release of the chart, or one that is about to have it. Unless values say otherwise, its pool is
+/// that of the manifests.
 pub struct Released {
     /// Access to its API server.
     pub access: Access,
@@ -32,14 +34,14 @@ impl Released {
         Ok(Self { access, kubectl, _control_plane: control_plane })
     }
 
-    /// Starts a control plane and installs the chart with its defaults.
+    /// Starts a control plane and installs the chart.
     pub fn installed() -> Result<Self> {
         let released = Self::nowhere()?;
         released.apply("install", &["--create-namespace"], &json!({}))?.succeeded()?;
         Ok(released)
     }
 
-    /// Upgrades the release to the chart with these values, and otherwise its defaults.
+    /// Upgrades the release to the chart with these values, and otherwise those it was installed with.
     pub fn upgrade(&self, values: &Value) -> Result<Printed> {
         // Without any values, helm would take the former ones.
         self.apply("upgrade", &["--reset-values"], values)
@@ -49,7 +51,11 @@ impl Released {
     pub fn apply(&self, command: &str, flags: &[&str], values: &Value) -> Result<Printed> {
         let scratch = tempfile::tempdir()?;
         let file = scratch.path().join("values.json");
-        fs::write(&file, values.to_string())?;
+        let mut all = json!({ "pools": disk() });
+        if let (Some(all), Some(values)) = (all.as_object_mut(), values.as_object()) {
+            all.extend(values.clone());
+        }
+        fs::write(&file, all.to_string())?;
         let (chart, file) = (chart(), file.to_string_lossy());
         self.helm(command, &[[chart.as_str(), "--values", &file].as_slice(), flags].concat())
     }
@@ -59,6 +65,15 @@ impl Released {
         let mut helm = helm_command()?;
         helm.args(command.split(' ')).args(RELEASE).args(arguments);
         run(helm.arg("--kubeconfig").arg(&self.kubectl.kubeconfig))
+    }
+
+    /// Makes the object `kept` of a volume of the driver.
+    pub fn keep_a_volume(&self) -> Result<()> {
+        let mut kept = volume("kept", "kept", "bulkhead", "1Gi", "node");
+        kept["apiVersion"] = json!("v1");
+        kept["kind"] = json!("PersistentVolume");
+        kept["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+        self.kubectl.apply(&kept.to_string())
     }
 
     /// Checks that every object of the release is in the cluster as helm believes.

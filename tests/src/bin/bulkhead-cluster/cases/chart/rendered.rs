@@ -5,12 +5,12 @@ use bulkhead_tests::cases;
 use bulkhead_tests::cluster::{Cluster, manifests};
 use serde_json::Value;
 
-use super::{Objects, WITH_LABELS, accept, chart, helm, key, objects, template};
+use super::{DISK, Objects, WITH_LABELS, accept, chart, helm, key, objects, template};
 
 cases! {
     on Cluster;
     helm_finds_no_fault_with_the_chart: Bare + Long,
-    its_defaults_make_the_objects_of_kustomize: Bare + Long,
+    with_their_pool_it_makes_the_objects_of_kustomize: Bare + Long,
     its_objects_have_the_usual_labels: Bare + Long,
     its_package_makes_the_same_objects: Bare + Long,
     the_api_server_accepts_both_forms: Bare + Long,
@@ -22,7 +22,7 @@ fn helm_finds_no_fault_with_the_chart(_: &mut Cluster) -> Result<()> {
     helm(&["lint", "--strict", &chart()])?.succeeded().map(drop)
 }
 
-fn its_defaults_make_the_objects_of_kustomize(cluster: &mut Cluster) -> Result<()> {
+fn with_their_pool_it_makes_the_objects_of_kustomize(cluster: &mut Cluster) -> Result<()> {
     let kubeconfig = cluster.access.kubeconfig();
     for form in FORMS {
         let overlay = manifests::build(&kubeconfig, &format!("overlays/{form}"))?;
@@ -30,7 +30,7 @@ fn its_defaults_make_the_objects_of_kustomize(cluster: &mut Cluster) -> Result<(
         let mut expected = comparable(objects(cluster, &format!("{overlay}\n---\n{labels}"))?);
         // helm creates the release's namespace itself.
         expected.retain(|(kind, _), _| kind != "Namespace");
-        let made = template(&[WITH_LABELS, "--set", &format!("form={form}")])?.succeeded()?;
+        let made = template(&[WITH_LABELS, "--set", &format!("form={form},{DISK}")])?.succeeded()?;
         let made = comparable(objects(cluster, &made)?);
         let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
         ensure!(names(&expected) == names(&made), "{form}: {:?} instead of {:?}", names(&made), names(&expected));
@@ -123,7 +123,7 @@ fn its_package_makes_the_same_objects(_: &mut Cluster) -> Result<()> {
 
 fn the_api_server_accepts_both_forms(cluster: &mut Cluster) -> Result<()> {
     for form in FORMS {
-        let made = template(&[WITH_LABELS, "--set", &format!("form={form}")])?.succeeded()?;
+        let made = template(&[WITH_LABELS, "--set", &format!("form={form},{DISK}")])?.succeeded()?;
         accept(cluster, &made).with_context(|| form)?;
     }
     Ok(())

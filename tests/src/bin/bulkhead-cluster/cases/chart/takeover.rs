@@ -4,7 +4,6 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::objects::volume;
 use bulkhead_tests::cluster::{Cluster, PATIENCE, manifests};
 use bulkhead_tests::documented::{KUBERNETES, blocks, run_all, section};
 use serde_json::{Value, json};
@@ -34,6 +33,9 @@ fn an_installation_by_kustomize_is_taken_over(_: &mut Cluster) -> Result<()> {
     manifests::apply(&released.kubectl.kubeconfig, "labels")?;
     let told = released.apply("install", &[], &json!({}))?.failed()?;
     ensure!(told.contains("cannot be imported into the current release"), "{told}");
+    released.keep_a_volume()?;
+    let told = released.apply("install", &[], &json!({ "pools": [] }))?.failed()?;
+    ensure!(told.contains("the nodes' pools were default=/srv/bulkhead/default"), "{told}");
 
     let identity =
         |kind: &str, name: &str| -> Result<Value> { Ok(released.get(kind, name)?["metadata"]["uid"].take()) };
@@ -64,11 +66,7 @@ fn an_installation_by_kustomize_is_taken_over(_: &mut Cluster) -> Result<()> {
 
 fn volumes_and_capacities_are_left_by_an_uninstallation(_: &mut Cluster) -> Result<()> {
     let released = Released::installed()?;
-    let mut kept = volume("kept", "kept", "bulkhead", "1Gi", "node");
-    kept["apiVersion"] = json!("v1");
-    kept["kind"] = json!("PersistentVolume");
-    kept["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
-    released.kubectl.apply(&kept.to_string())?;
+    released.keep_a_volume()?;
     let capacity = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity", "storageClassName": "bulkhead",
         "capacity": "1Gi", "metadata": { "name": "left", "namespace": NAMESPACE,

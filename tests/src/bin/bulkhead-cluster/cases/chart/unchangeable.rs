@@ -5,12 +5,11 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::objects::volume;
 use bulkhead_tests::commands::Printed;
 use serde_json::{Value, json};
 
 use super::released::Released;
-use super::{NAMESPACE, template_with};
+use super::{NAMESPACE, chart, disk, template_with};
 
 cases! {
     on Cluster;
@@ -20,6 +19,7 @@ cases! {
 fn what_cannot_change_is_refused_before_anything_is(_: &mut Cluster) -> Result<()> {
     let released = Released::installed()?;
     a_class_keeps_what_kubernetes_does_not_let_change(&released)?;
+    volumes_are_not_looked_for_on_the_root(&released)?;
     what_a_class_may_change_is_changed(&released)?;
     a_class_that_says_nothing_has_the_defaults(&released)?;
     a_driver_with_volumes_keeps_its_name(&released)?;
@@ -38,11 +38,14 @@ fn class(fields: &Value) -> Value {
 
 /// Some of what helm could have changed, with the version of each object, and its own records.
 fn everything(released: &Released) -> Result<String> {
-    let kinds = "storageclasses,csidrivers,configmaps,secrets,validatingadmissionpolicies";
-    let columns = "custom-columns=:kind,:metadata.name,:metadata.resourceVersion";
-    let versions = released.kubectl.run(&["--namespace", NAMESPACE, "get", kinds, "--output", columns])?;
-    // A DaemonSet gets another version with each change of its status.
-    Ok(format!("{versions}{:#}", released.template()?))
+    let of = |kinds: &str, version: &str| {
+        let columns = format!("custom-columns=:kind,:metadata.name,:metadata.{version}");
+        released.kubectl.run(&["--namespace", NAMESPACE, "get", kinds, "--output", &columns])
+    };
+    let versions = of("storageclasses,csidrivers,configmaps,secrets", "resourceVersion")?;
+    // These, and a DaemonSet, get another version with each change of their status.
+    let policies = of("validatingadmissionpolicies", "generation")?;
+    Ok(format!("{versions}{policies}{:#}", released.template()?))
 }
 
 /// Checks that an upgrade to these values is refused with these words, and changes nothing.
@@ -80,6 +83,30 @@ fn a_class_keeps_what_kubernetes_does_not_let_change(released: &Released) -> Res
     ensure!(told.contains("StorageClass") && told.contains("reclaimPolicy"), "{told}");
     released.kubectl.delete(&["storageclass", "bulkhead"])?;
     released.helm("rollback", &["1"])?.succeeded()?;
+    released.check_complete()
+}
+
+/// Without pools, the chart makes one there, also for nodes whose pools were those of another form or group.
+fn volumes_are_not_looked_for_on_the_root(released: &Released) -> Result<()> {
+    // A class of a new name, so that nothing else would be refused.
+    let on_the_root = |mut values: Value| {
+        values["pools"] = json!([]);
+        values["storageClasses"] = json!([{ "name": "sized" }]);
+        values
+    };
+    released.keep_a_volume()?;
+    let instead = "/var/lib/bulkhead/default instead";
+    let remedy = "--set 'pools[0].name=default,pools[0].directory=/srv/bulkhead/default'";
+    let words = ["1, such as kept", "were default=/srv/bulkhead/default:", instead, remedy];
+    refused(released, &on_the_root(json!({})), &words)?;
+    let groups = json!([{ "name": "small", "nodeSelector": { "disk": "no" } }]);
+    refused(released, &on_the_root(json!({ "nodeGroups": groups })), &words)?;
+    // What helm remembers names the pool.
+    released.helm("upgrade", &[&chart(), "--reuse-values", "--set", "podLabels.a=b"])?.succeeded()?;
+    released.upgrade(&json!({ "form": "host-service" }))?.succeeded()?;
+    refused(released, &on_the_root(json!({})), &["were in their own configuration", instead, remedy])?;
+    released.upgrade(&json!({}))?.succeeded()?;
+    released.kubectl.delete(&["persistentvolume", "kept"])?;
     released.check_complete()
 }
 
@@ -121,17 +148,10 @@ fn a_class_that_says_nothing_has_the_defaults(released: &Released) -> Result<()>
 }
 
 fn a_driver_with_volumes_keeps_its_name(released: &Released) -> Result<()> {
-    let mut kept = volume("kept", "kept", "plain", "1Gi", "node");
-    kept["apiVersion"] = json!("v1");
-    kept["kind"] = json!("PersistentVolume");
-    kept["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
-    released.kubectl.apply(&kept.to_string())?;
+    released.keep_a_volume()?;
     let values = json!({ "driverName": "disk.example.com", "storageClasses": [{ "name": "disk" }] });
     refused(released, &values, &["driverName", "bulkhead.csi.local", "disk.example.com", "1, such as kept"])?;
     somebody_who_may_not_look_is_refused(released, &values)?;
-    let elsewhere = json!({ "rootPool": { "enabled": true }, "storageClasses": [{ "name": "sized" }] });
-    let words = ["rootPool", "1, such as kept", "default=/srv/bulkhead/default", "/var/lib/bulkhead/default"];
-    refused(released, &elsewhere, &words)?;
     released.kubectl.delete(&["persistentvolume", "kept"])?;
     released.upgrade(&values)?.succeeded()?;
     released.check_complete()?;
@@ -158,7 +178,9 @@ fn what_cannot_look_at_the_cluster_renames_no_driver(released: &Released) -> Res
     let scratch = tempfile::tempdir()?;
     let apply = |values: &Value| -> Result<Printed> {
         let file = scratch.path().join("objects.yaml");
-        fs::write(&file, template_with(values)?.succeeded()?)?;
+        let mut values = values.clone();
+        values["pools"] = disk();
+        fs::write(&file, template_with(&values)?.succeeded()?)?;
         let arguments = ["apply", "--server-side", "--force-conflicts", "--namespace", NAMESPACE, "--filename"];
         Printed::by(&mut released.kubectl.command(&[&arguments[..], &[&file.to_string_lossy()]].concat()))
     };

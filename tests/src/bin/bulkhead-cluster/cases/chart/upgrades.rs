@@ -13,7 +13,7 @@ cases! {
     an_upgrade_can_be_taken_back: Bare + Long + Alone("it has a control plane of its own"),
 }
 
-/// Two pools, where the defaults have one.
+/// Two pools, where the release has one.
 fn two_pools() -> Value {
     json!([
         { "name": "default", "directory": "/srv/bulkhead/default" },
@@ -52,7 +52,7 @@ fn settle(released: &Released) -> Result<()> {
 fn helm_says_what_to_do_next_and_no_more(released: &Released) -> Result<()> {
     let notes = released.helm("get notes", &[])?.succeeded()?;
     for part in [
-        "\n   /srv/bulkhead/default\n",
+        "\n   /srv/bulkhead/default, mounted by you\n",
         "\n   kubectl --namespace bulkhead-system rollout status daemonset bulkhead\n",
         "\n   kubectl bulkhead doctor\n",
         ": bulkhead, bulkhead-retain\n",

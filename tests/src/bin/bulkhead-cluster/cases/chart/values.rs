@@ -6,7 +6,7 @@ use bulkhead_tests::cluster::prometheus::RULES;
 use bulkhead_tests::cluster::{Cluster, manifests};
 use serde_json::{Value, json};
 
-use super::{WITH_LABELS, WITHOUT_LABELS, accept, named, objects, template, template_with};
+use super::{DISK, WITH_LABELS, WITHOUT_LABELS, accept, disk, named, objects, template, template_with};
 
 cases! {
     on Cluster;
@@ -126,8 +126,8 @@ fn tokens_are_renewed_only_where_that_is_wanted(cluster: &mut Cluster) -> Result
 }
 
 fn a_pool_turns_filesystems_in_images_on(cluster: &mut Cluster) -> Result<()> {
-    let made = template(&[WITH_LABELS])?.succeeded()?;
-    ensure!(!made.contains("mounter") && !made.contains("backing"), "they are on by default: {made}");
+    let made = template(&[WITH_LABELS, "--set", DISK])?.succeeded()?;
+    ensure!(!made.contains("mounter") && !made.contains("backing"), "nobody asked for them: {made}");
     let pools = json!([{ "name": "default", "directory": "/srv/bulkhead/default", "reserve": 1, "filesystems": true },
                        { "name": "other", "directory": "/srv/bulkhead/other", "filesystems": 50 },
                        { "name": "plain", "directory": "/srv/bulkhead/plain", "filesystems": false }]);
@@ -154,11 +154,13 @@ fn a_pool_turns_filesystems_in_images_on(cluster: &mut Cluster) -> Result<()> {
 }
 
 fn a_pool_on_the_root_is_made_and_its_classes_have_limits(cluster: &mut Cluster) -> Result<()> {
-    let plain = json!([{ "name": "default", "directory": "/disks/default" }]);
+    let plain =
+        json!([{ "name": "default", "directory": "/disks/default" }, { "name": "fast", "directory": "/disks/fast" }]);
     let values = json!({
-        "rootPool": { "enabled": true, "directory": "/opt/volumes", "reserve": "20%" },
+        "rootPool": { "directory": "/opt/volumes", "reserve": "20%" },
         "storageClasses": [{ "name": "sized", "parameters": { "sparse": true } },
-                           { "name": "directories", "parameters": { "backing": "directory" } }],
+                           { "name": "directories", "parameters": { "backing": "directory" } },
+                           { "name": "fast", "parameters": { "pool": "fast" } }],
         "nodeGroups": [{ "name": "small", "nodeSelector": { "disk": "no" } },
                        { "name": "large", "nodeSelector": { "disk": "yes" }, "pools": plain,
                          "poolsDirectory": "/disks" }],
@@ -186,7 +188,22 @@ fn a_pool_on_the_root_is_made_and_its_classes_have_limits(cluster: &mut Cluster)
     let class = |name: &str| anyhow::Ok(named(&objects, "StorageClass", name)?["parameters"].clone());
     ensure!(class("sized")? == json!({ "backing": "image", "sparse": "true" }), "{made}");
     ensure!(class("directories")? == json!({ "backing": "directory" }), "what a class says counts");
+    ensure!(class("fast")? == json!({ "pool": "fast" }), "it is not for that pool: {made}");
     ensure!(!made.contains("name: bulkhead-image"), "one class of it is enough");
+    // A group can have it beside those that have the pools of all.
+    let groups = json!([{ "name": "small", "nodeSelector": { "disk": "no" }, "pools": [], "poolsDirectory": "/srv/bulkhead" },
+                        { "name": "large", "nodeSelector": { "disk": "yes" } }]);
+    let values = json!({ "pools": plain, "poolsDirectory": "/disks", "nodeGroups": groups });
+    let made = template_with(&values)?.succeeded()?;
+    ensure!(made.matches("init-pool").count() == 1 && made.contains("default=/var/lib/bulkhead/default\n"), "{made}");
+    // With disks everywhere, or none that the chart knows, classes are as they are.
+    for values in [
+        json!({ "nodeGroups": [{ "name": "a", "pools": plain, "poolsDirectory": "/disks" }] }),
+        json!({ "form": "host-service" }),
+    ] {
+        let made = template_with(&values)?.succeeded()?;
+        ensure!(!made.contains("backing") && !made.contains("init-pool"), "{values}: {made}");
+    }
     Ok(())
 }
 
@@ -199,7 +216,7 @@ fn copies_are_taken_only_of_classes_that_have_any(cluster: &mut Cluster) -> Resu
             all.filter(|rule| rule["verbs"].as_array().is_some_and(|verbs| verbs.contains(&json!("restore"))));
         anyhow::Ok(of_restore.map(|rule| rule["resourceNames"].clone()).collect::<Vec<_>>())
     };
-    let made = granted(&template(&[WITH_LABELS])?.succeeded()?)?;
+    let made = granted(&template(&[WITH_LABELS, "--set", DISK])?.succeeded()?)?;
     ensure!(made.is_empty(), "directories cannot be copied: {made:?}");
     let image = json!({ "backing": "image" });
     let classes = json!([
@@ -220,16 +237,15 @@ fn a_class_for_snapshots_is_made_where_it_can_be_used(_: &mut Cluster) -> Result
     const KIND: &str = "kind: VolumeSnapshotClass\n";
     const KNOWN: &str = "--api-versions=snapshot.storage.k8s.io/v1/VolumeSnapshotClass";
     let made = |arguments: &[&str]| template(&[&[WITH_LABELS][..], arguments].concat())?.succeeded();
-    let root = ["--set", "rootPool.enabled=true"];
-    let of_images = made(&[&root[..], &[KNOWN, "--set", "driverName=disk.example.com"]].concat())?;
+    let of_images = made(&[KNOWN, "--set", "driverName=disk.example.com"])?;
     let class = of_images.split("---\n").find(|object| object.contains(KIND)).context("no class for snapshots")?;
     for line in ["  name: bulkhead\n", "driver: disk.example.com\n", "deletionPolicy: Delete\n"] {
         ensure!(class.contains(line), "no {line:?} in {class}");
     }
     for (without, arguments) in [
-        ("the cluster knows none", &root[..]),
-        ("directories cannot be copied", &["--set", "rootPool.enabled=false", KNOWN][..]),
-        ("none is wanted", &["--set", "rootPool.enabled=true,snapshotClass=", KNOWN][..]),
+        ("the cluster knows none", &[][..]),
+        ("directories cannot be copied", &["--set", DISK, KNOWN][..]),
+        ("none is wanted", &["--set", "snapshotClass=", KNOWN][..]),
     ] {
         ensure!(!made(arguments)?.contains(KIND), "{without}");
     }
@@ -240,7 +256,7 @@ fn groups_of_nodes_differ(cluster: &mut Cluster) -> Result<()> {
     let ssd = json!({ "name": "ssd", "nodeSelector": { "disk": "ssd" }, "tolerations": [], "poolsDirectory": "/mnt/ssd",
                       "pools": [{ "name": "fast", "directory": "/mnt/ssd/fast" }] });
     let hdd = json!({ "name": "hdd", "nodeSelector": { "disk": "hdd" } });
-    let groups = |groups: &[&Value]| template_with(&json!({ "nodeGroups": groups }));
+    let groups = |groups: &[&Value]| template_with(&json!({ "pools": disk(), "nodeGroups": groups }));
     let made = groups(&[&ssd, &hdd])?.succeeded()?;
     accept(cluster, &made)?;
     let objects = objects(cluster, &made)?;
@@ -285,7 +301,7 @@ fn a_change_is_rolled_out_as_the_values_say(cluster: &mut Cluster) -> Result<()>
         ),
         (json!({ "type": "OnDelete" }), json!({ "type": "OnDelete" })),
     ] {
-        let made = template_with(&json!({ "updateStrategy": given }))?.succeeded()?;
+        let made = template_with(&json!({ "updateStrategy": given, "pools": disk() }))?.succeeded()?;
         accept(cluster, &made)?;
         let objects = objects(cluster, &made)?;
         let strategy = &named(&objects, "DaemonSet", "bulkhead")?["spec"]["updateStrategy"];
@@ -305,7 +321,8 @@ fn only_the_peers_of_the_network_policy_reach_the_metrics(cluster: &mut Cluster)
         // A rule with no peers would let everybody in.
         (json!([]), json!([])),
     ] {
-        let made = template_with(&json!({ "networkPolicy": { "enabled": true, "from": from } }))?.succeeded()?;
+        let values = json!({ "networkPolicy": { "enabled": true, "from": from }, "pools": disk() });
+        let made = template_with(&values)?.succeeded()?;
         accept(cluster, &made)?;
         let objects = objects(cluster, &made)?;
         let policy = &named(&objects, "NetworkPolicy", "bulkhead")?["spec"];
