@@ -97,7 +97,8 @@ pub fn for_snapshots(workspace: &Workspace) -> Result<[(&'static str, PathBuf); 
 }
 
 impl GoTool {
-    fn name(&self) -> &'static str {
+    /// The program's name.
+    pub fn name(&self) -> &'static str {
         self.package.rsplit('/').next().unwrap_or(self.package)
     }
 

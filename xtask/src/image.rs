@@ -124,6 +124,16 @@ pub fn write_shells(architecture: Architecture, directory: &Path) -> Result<Vec<
     [SHELL, BUSYBOX].iter().map(|image| image.write(&busybox, architecture, directory)).collect()
 }
 
+/// Writes the archive of an image, with the tag `test`, of a static program that is not ours, and returns its path.
+pub fn write_other(
+    name: &'static str,
+    program: &Path,
+    architecture: Architecture,
+    directory: &Path,
+) -> Result<PathBuf> {
+    Image { tag: "test", ..Image::of_program(name) }.write(&|_| program.to_owned(), architecture, directory)
+}
+
 impl Image {
     /// An image named after its program. It is stopped with SIGKILL: the program has nothing to do at its end, and the
     /// first process of a container ignores signals that it does not handle.

@@ -103,7 +103,7 @@ const RULES: &[Rule] = &[
     rule("tests/registry/", ALL, &[Node]),
     // Benches only.
     rule("tests/external-provisioner/", ALL, &[]),
-    rule("tests/local-path/", ALL, &[]),
+    rule("tests/local-path/", ALL, &[Node]),
     rule("tests/fuzz/", &["bulkhead-fuzz", "xtask"], &[Unit]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),

@@ -12,7 +12,8 @@ use super::step::Step;
 use super::transcript::Transcript;
 use crate::directory::run_directory;
 use crate::former;
-use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL, REGISTRY, for_snapshots};
+use crate::go_tool::{HELM, LOCAL_PATH, PROMETHEUS, PROMTOOL, REGISTRY, for_snapshots};
+use crate::image;
 use crate::kubernetes;
 use crate::node::{self, Equipment};
 use crate::packages;
@@ -20,7 +21,7 @@ use crate::process::command;
 use crate::programs::Programs;
 use crate::storage_images;
 use crate::vm::{Machine, Options, Userland};
-use crate::workspace::Workspace;
+use crate::workspace::{Architecture, Workspace};
 
 const SUITE: &str = "bulkhead-suite";
 const CLUSTER: &str = "bulkhead-cluster";
@@ -160,7 +161,12 @@ impl Suites<'_> {
         }
         arguments.extend(self.filter.clone());
         let snapshots = for_snapshots(self.workspace)?;
-        let equipment = Equipment::usual(self.workspace, self.qemu)?;
+        let mut equipment = Equipment::usual(self.workspace, self.qemu)?;
+        let archives = run_directory(&self.workspace.runs())?;
+        if self.everything {
+            let (name, program) = (LOCAL_PATH.name(), LOCAL_PATH.provide(self.workspace)?);
+            equipment.images.push(image::write_other(name, &program, Architecture::host(), archives.path())?);
+        }
         let release = run_directory(&self.workspace.runs())?;
         let offered = if self.everything { Some(self.offered(release.path())?) } else { None };
         node::run(self.workspace, &self.programs, equipment, &arguments, |program| {

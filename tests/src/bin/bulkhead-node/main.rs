@@ -6,6 +6,7 @@ mod deployment;
 mod documented;
 mod health;
 mod hostile;
+mod local_path;
 mod operator;
 mod pods;
 mod quick_starts;
