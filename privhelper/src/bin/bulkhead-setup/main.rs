@@ -40,7 +40,7 @@ Prepare a node for bulkhead-privhelper.
 
 usage: bulkhead-setup init-pool [NAME=]DIR ...
        bulkhead-setup prepare [--size MIN..MAX] [--model GLOB] [--path GLOB] [--name NAME] [--type TYPE] [--directory DIR]
-                              [--replace NAME] [--fstab FILE] [--yes] [--json]
+                              [--replace NAME] [--fstab FILE] [--host DIR] [--yes] [--json]
        bulkhead-setup check FLAGS ...
        bulkhead-setup requota --pool DIR [--other-pool DIR ...] [--project-ids FIRST-LAST] [--dry-run] [--while-in-use]
        bulkhead-setup install-udev-rule DIR
@@ -60,6 +60,8 @@ usage: bulkhead-setup init-pool [NAME=]DIR ...
                --directory DIR   where the directories of the pools are (default /srv/bulkhead)
                --replace NAME    make this pool anew on an empty disk, as its own is gone; may be repeated
                --fstab FILE      instead of /etc/fstab
+               --host DIR        in a container that has the root of its host in DIR: do it there. Exit status 0 whatever is
+                                 wrong, as the helper serves the pools that there are
                --yes             do it
                --json            print JSON
   check      test the kernel, the capabilities, the pools and mount propagation with the FLAGS of bulkhead-privhelper, and

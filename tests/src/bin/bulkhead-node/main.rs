@@ -3,6 +3,7 @@
 mod copies;
 mod cut_off;
 mod deployment;
+mod disks;
 mod documented;
 mod health;
 mod hostile;
@@ -170,6 +171,9 @@ fn test(node: &Node, deploy: &Path, everything: bool, filter: Option<&str>) -> R
     if everything {
         for (name, run) in FROM_A_RELEASE.into_iter().filter(|(name, _)| named(name)) {
             outcome.run(node, Deployment::Chart, name, || run(node));
+        }
+        if named(disks::NAME) {
+            outcome.run(node, Deployment::Chart, disks::NAME, || disks::are_prepared(node));
         }
         deployments.insert(0, Deployment::Chart);
     }

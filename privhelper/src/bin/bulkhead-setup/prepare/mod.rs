@@ -16,6 +16,8 @@ mod rule;
 mod usage;
 mod why;
 
+use std::path::Path;
+
 use bulkhead_privhelper::log::shown;
 
 use self::fstab::Fstab;
@@ -25,8 +27,23 @@ use self::plan::{Plan, Stage};
 /// Says what becomes of each device, and with `--yes` does it. Returns whether there are pools, and nothing is wrong.
 pub fn prepare(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
     let options = parse(arguments).map_err(|complaint| format!("prepare: {complaint}"))?;
+    let Some(host) = &options.host else { return of_this_root(&options) };
+    let prepared = enter(host).and_then(|()| of_this_root(&options));
+    if let Err(complaint) = prepared {
+        println!("FAILED  {complaint}");
+    }
+    Ok(true)
+}
+
+/// Makes a directory this program's root: the programs, devices and tables of the host are in it.
+fn enter(host: &Path) -> Result<(), String> {
+    let entered = rustix::process::chroot(host).and_then(|()| rustix::process::chdir("/"));
+    entered.map_err(|errno| format!("cannot enter {}: {errno}", shown(host)))
+}
+
+fn of_this_root(options: &Options) -> Result<bool, String> {
     let fstab = Fstab::open(&options.fstab)?;
-    let plan = plan::make(&options, &fstab)?;
+    let plan = plan::make(options, &fstab)?;
     if !options.json {
         print!("{}", report::table(&plan));
         for fault in &plan.faults {
@@ -34,14 +51,14 @@ pub fn prepare(arguments: impl Iterator<Item = String>) -> Result<bool, String> 
         }
     }
     let failed = match options.writes && !plan.is_refused {
-        true => carry_out(&plan, &fstab, &options),
+        true => carry_out(&plan, &fstab, options),
         false => Vec::new(),
     };
     let changed = options.writes && !plan.is_refused && plan.pools.iter().any(|pool| pool.stage != Stage::Ready);
     if options.json {
         print!("{}", report::json(&plan, changed, &failed));
     } else {
-        conclude(&plan, &options, failed.is_empty());
+        conclude(&plan, options, failed.is_empty());
     }
     Ok(failed.is_empty() && plan.faults.is_empty() && !plan.pools.is_empty())
 }

@@ -23,6 +23,8 @@ pub struct Options {
     pub replaced: Vec<PoolName>,
     /// The file in which mounts are noted.
     pub fstab: PathBuf,
+    /// Where a container has the root of its host.
+    pub host: Option<PathBuf>,
     /// Whether anything is to be changed.
     pub writes: bool,
     /// Whether programs are to read what is printed.
@@ -62,6 +64,7 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
         directory: "/srv/bulkhead".into(),
         replaced: Vec::new(),
         fstab: "/etc/fstab".into(),
+        host: None,
         writes: false,
         json: false,
     };
@@ -83,6 +86,7 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             "--directory" => options.directory = plain(&needed()?).map_err(told)?,
             "--replace" => options.replaced.push(name(&needed()?).map_err(told)?),
             "--fstab" => options.fstab = absolute(&needed()?).map_err(told)?,
+            "--host" => options.host = Some(absolute(&needed()?).map_err(told)?),
             "--yes" => options.writes = true,
             "--json" => options.json = true,
             _ => return Err(format!("unknown argument {flag:?}; see --help")),
@@ -123,7 +127,7 @@ mod tests {
     #[test]
     fn nothing_is_changed_unless_it_is_said() {
         let options = parsed(&["--size", "1T.."]).expect("options");
-        assert!(!options.writes && !options.json);
+        assert!(!options.writes && !options.json && options.host.is_none());
         assert_eq!(options.fstab, Path::new("/etc/fstab"));
         assert_eq!(options.directory_of(&"disk-1".parse().expect("a name")), Path::new("/srv/bulkhead/disk-1"));
         let names: Vec<_> = options.names.all().take(2).map(|name| name.to_string()).collect();
@@ -147,6 +151,7 @@ mod tests {
             (&["--name", "Disk-{n}"], "--name: \"Disk-1000\" is not a valid name"),
             (&["--name", "a{n}{n}"], "--name: \"a1000{n}\" is not a valid name"),
             (&["--directory", "srv"], "--directory: expected an absolute path"),
+            (&["--host", "host"], "--host: expected an absolute path"),
             (&["--directory", "/srv/a b"], "--directory: expected a path of letters"),
             (&["/dev/sdb"], "unknown argument \"/dev/sdb\""),
         ] {

@@ -30,6 +30,11 @@ fn a_value_that_is_wrong_is_refused(_: &mut Cluster) -> Result<()> {
         ("nodeGroups[0].name=a,nodeGroups[0].poolsDirectory=/elsewhere", "poolsDirectory"),
         ("poolsDirectory=/elsewhere", "poolsDirectory: no pools are named that /elsewhere could hold"),
         ("rootPool.enabled=true", "enabled"),
+        ("prepare.enabled=true", "prepare.paths"),
+        ("prepare.enabled=true,prepare.paths[0]=/dev/sd?", "name the pools of the disks in pools"),
+        ("prepare.enabled=true,form=host-service", "run bulkhead-setup prepare on the nodes"),
+        ("prepare.paths[0]=sdb", "paths"),
+        ("prepare.size=3T", "size"),
         ("storageClasses[0].name=a,storageClasses[0].parameters.poool=a", "poool"),
         ("storageClasses[0].name=a,storageClasses[0].mountOptions[0]=suid", "mountOptions"),
         ("labels=perhaps", "labels"),
@@ -158,7 +163,8 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
     let groups = json!({ "nodeGroups": [{ "name": "a", "nodeSelector": { "a": "1" } }] });
     let disk = json!({ "pools": [{ "name": "a", "directory": "/srv/bulkhead/a" }] });
     let without = json!({ "udevRule": { "enabled": false } });
-    for values in [json!({}), elsewhere, groups, disk, without, json!({ "form": "host-service" })] {
+    let prepared = json!({ "pools": disk["pools"], "prepare": { "enabled": true, "paths": ["/dev/sd?"] } });
+    for values in [json!({}), elsewhere, groups, disk, prepared, without, json!({ "form": "host-service" })] {
         let made = objects(cluster, &template_with(&values)?.succeeded()?)?;
         confined(&made, &values).with_context(|| values.to_string())?;
     }
@@ -169,7 +175,10 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
 fn confined(objects: &Objects, values: &Value) -> Result<()> {
     let container = values["form"] != "host-service";
     let root_pool = container && values["pools"].is_null();
+    let prepares = values["prepare"]["enabled"] == true;
     let udev_rule = container && values["udevRule"]["enabled"] != false;
+    // Each has a container of its own that comes first, and sees one directory of the host.
+    let more: usize = [root_pool, udev_rule, prepares].into_iter().map(usize::from).sum();
     for name in AGENT_POLICIES {
         let policy = named(objects, "ValidatingAdmissionPolicy", name)?;
         ensure!(policy["spec"]["failurePolicy"] == "Fail", "{policy:#}");
@@ -183,13 +192,14 @@ fn confined(objects: &Objects, values: &Value) -> Result<()> {
         ensure!(pod[field].is_null(), "{field}: {pod:#}");
     }
     let first = pod["initContainers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    ensure!(first.len() == usize::from(root_pool) + usize::from(udev_rule), "{first:#?}");
+    ensure!(first.len() == more, "{first:#?}");
     let unprivileged = json!({
         "runAsUser": 0, "runAsGroup": 0, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
         "capabilities": { "drop": ["ALL"] }, "seccompProfile": { "type": "RuntimeDefault" },
         "seLinuxOptions": { "type": "spc_t" },
     });
-    for one in first {
+    // What has disks is called by its name.
+    for one in first.iter().filter(|one| one["name"] != "prepare") {
         let seen = match one["name"].as_str() {
             Some("udev-rule") => json!([{ "name": "udev-rules", "mountPath": "/run/udev/rules.d" }]),
             _ => json!([{ "name": "pool", "mountPath": "/var/lib/bulkhead/default" }]),
@@ -212,7 +222,7 @@ fn confined(objects: &Objects, values: &Value) -> Result<()> {
     }
     let volumes = pod["volumes"].as_array().context("no volumes")?;
     let on_host = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).count();
-    let expected = if container { 4 + usize::from(root_pool) + usize::from(udev_rule) } else { 1 };
+    let expected = if container { 4 + more } else { 1 };
     ensure!(on_host == expected, "{volumes:#?}");
     Ok(())
 }

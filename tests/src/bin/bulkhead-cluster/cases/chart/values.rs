@@ -16,6 +16,7 @@ cases! {
     tokens_are_renewed_only_where_that_is_wanted: Bare + Long,
     a_pool_turns_filesystems_in_images_on: Bare + Long,
     a_pool_on_the_root_is_made_and_its_classes_have_limits: Bare + Long,
+    disks_are_prepared_by_the_rule_where_they_are_named: Bare + Long,
     copies_are_taken_only_of_classes_that_have_any: Bare + Long,
     a_class_for_snapshots_is_made_where_it_can_be_used: Bare + Long,
     groups_of_nodes_differ: Bare + Long,
@@ -204,6 +205,40 @@ fn a_pool_on_the_root_is_made_and_its_classes_have_limits(cluster: &mut Cluster)
         let made = template_with(&values)?.succeeded()?;
         ensure!(!made.contains("backing") && !made.contains("init-pool"), "{values}: {made}");
     }
+    Ok(())
+}
+
+fn disks_are_prepared_by_the_rule_where_they_are_named(cluster: &mut Cluster) -> Result<()> {
+    let disk = json!([{ "name": "fast-1", "directory": "/disks/fast-1", "optional": true }]);
+    let values = json!({
+        "prepare": { "enabled": true, "paths": ["/dev/disk/by-id/nvme-*"], "size": "3T..5T", "models": ["SAMSUNG *"],
+                     "name": "fast-{n}" },
+        "nodeGroups": [{ "name": "small", "nodeSelector": { "disk": "no" } },
+                       { "name": "large", "nodeSelector": { "disk": "yes" }, "pools": disk,
+                         "poolsDirectory": "/disks" }],
+        "storageClasses": [{ "name": "fast", "parameters": { "pool": "fast-1" } }],
+    });
+    let made = template_with(&values)?.succeeded()?;
+    accept(cluster, &made)?;
+    let objects = objects(cluster, &made)?;
+    let first = |group: &str| {
+        let set = named(&objects, "DaemonSet", &format!("bulkhead-{group}"))?;
+        anyhow::Ok(set["spec"]["template"]["spec"]["initContainers"].clone())
+    };
+    ensure!(!first("small")?.to_string().contains("prepare"), "it has a pool on the root: {made}");
+    let one = &first("large")?[1];
+    let rule = [
+        "prepare", "--host", "/host", "--directory", "/disks", "--name", "fast-{n}", "--size", "3T..5T", "--model",
+        "SAMSUNG *", "--path", "/dev/disk/by-id/nvme-*",
+    ];
+    ensure!(one["args"] == json!(rule), "{one:#}");
+    let mounts = json!([{ "name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer" },
+                        { "name": "pools", "mountPath": "/host/disks", "mountPropagation": "Bidirectional" }]);
+    ensure!(one["volumeMounts"] == mounts, "{one:#}");
+    let mut writes = values;
+    writes["prepare"]["write"] = json!(true);
+    let made = template_with(&writes)?.succeeded()?;
+    ensure!(made.contains("- --yes\n"), "{made}");
     Ok(())
 }
 
