@@ -60,8 +60,9 @@ pub struct Registry<'a> {
     release: &'a Release,
     /// The certificate of who vouches for it.
     authority: PathBuf,
-    directory: TempDir,
+    // It ends before its directory does.
     _server: Component,
+    directory: TempDir,
 }
 
 impl<'a> Registry<'a> {

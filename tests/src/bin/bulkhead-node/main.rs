@@ -109,8 +109,11 @@ const CHECKS: [Check; 28] = [
     in_each(END, traces::nothing_is_left),
 ];
 
+/// Follows a page, and undoes it.
+type Installation = fn(&Node) -> Result<()>;
+
 /// What installs a release, on a node that has nothing of it.
-const FROM_A_RELEASE: [(&str, fn(&Node) -> Result<()>); 2] =
+const FROM_A_RELEASE: [(&str, Installation); 2] =
     [(quick_starts::NAME, quick_starts::without_a_disk), (cut_off::NAME, cut_off::without_a_way_out)];
 
 /// A check whose outcome may depend on the deployment.
