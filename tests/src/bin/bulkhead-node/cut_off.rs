@@ -22,22 +22,23 @@ pub fn without_a_way_out(node: &Node) -> Result<()> {
     forget_images(node, &release)?;
     let cut_off = node.cut_off()?;
 
-    let registry = Registry::empty(node, &release)?;
-    let mirror = registry.fill_in(&mirror.replace("MIRROR", &registry.mirror()?));
-    is_followed(node, &release, &mirror, &registry.mirror()?).context("with a registry inside")?;
-    drop(registry);
-
+    // First: of what it has pulled, a kubelet uses nothing under another name before it has asked that one's registry.
     for image in ["frontend", "privhelper"] {
         let archive = release.fill_in(&format!("bulkhead-{image}-VERSION.oci.tar"));
         node.carry(&release.directory.join(archive), CARRIED)?;
     }
     node.machine.run(&format!("set -e; cd {CARRIED}\n{}", release.fill_in(&import)))?;
     node.machine.run(&format!("rm -r {CARRIED}"))?;
-    let repository = release.fill_in("REGISTRY");
-    is_followed(node, &release, &release.fill_in(&install), &repository).context("with imported images")?;
-    let tried = quick_starts::from_one_file(node, &release);
+    let named = release.fill_in("REGISTRY");
+    is_followed(node, &release, &release.fill_in(&install), &named).context("with imported images")?;
+    quick_starts::from_one_file(node, &release)?;
+
+    let registry = Registry::empty(node, &release)?;
+    let mirror = registry.fill_in(&mirror.replace("MIRROR", &registry.mirror()?));
+    is_followed(node, &release, &mirror, &registry.mirror()?).context("with a registry inside")?;
+    drop(registry);
     drop(cut_off);
-    tried.map(drop)
+    Ok(())
 }
 
 /// Runs commands in the directory of the release, uses a first claim, and removes what was installed.
