@@ -4,6 +4,7 @@
 //! nothing here touches a mount, a device or a pool itself. The controllers in [`kubernetes`] call the same use cases.
 
 pub mod call_id;
+pub mod changed_blocks;
 mod crowd;
 pub mod csi;
 pub mod endpoint;
@@ -12,6 +13,7 @@ mod findings;
 pub mod helper;
 pub mod inspection;
 pub mod kubernetes;
+pub mod listening;
 pub mod metrics;
 pub mod monitoring;
 pub mod proto;

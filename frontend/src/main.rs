@@ -5,12 +5,13 @@ mod options;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bulkhead_frontend::changed_blocks::ChangedBlocks;
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::endpoint::EndpointError;
 use bulkhead_frontend::helper::{CallError, Helper, Unreachable};
 use bulkhead_frontend::inspection::Inspector;
 use bulkhead_frontend::kubernetes::{Agent, Intervals, Ledger, View};
-use bulkhead_frontend::monitoring::Monitoring;
+use bulkhead_frontend::monitoring::{Monitoring, MonitoringError};
 use bulkhead_frontend::readiness::{Part, Readiness};
 use bulkhead_frontend::registration::{self, Registrar};
 use bulkhead_frontend::sandbox;
@@ -55,11 +56,30 @@ enum StartError {
     Signals(std::io::Error),
 }
 
+/// What listens by TCP.
+struct Servers {
+    monitoring: Option<Monitoring>,
+    changed_blocks: Option<ChangedBlocks>,
+}
+
+impl Servers {
+    fn open(options: &Options) -> Result<Self, MonitoringError> {
+        if options.probe {
+            return Ok(Self { monitoring: None, changed_blocks: None });
+        }
+        let changed_blocks = options.changed_blocks().map(|(at, directory)| ChangedBlocks::open(at, directory));
+        Ok(Self {
+            monitoring: options.metrics_address.map(Monitoring::open).transpose()?,
+            changed_blocks: changed_blocks.transpose()?,
+        })
+    }
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
     // Before entering the sandbox, which forbids listening.
-    let monitoring = match options.metrics_address.filter(|_| !options.probe).map(Monitoring::open).transpose() {
-        Ok(monitoring) => monitoring,
+    let servers = match Servers::open(&options) {
+        Ok(servers) => servers,
         Err(error) => {
             eprintln!("bulkhead-frontend: {error}");
             return ExitCode::FAILURE;
@@ -84,7 +104,7 @@ fn main() -> ExitCode {
         confined.report();
     }
     let probes = options.probe;
-    let exit = live(options, monitoring);
+    let exit = live(options, servers);
     if !probes {
         info!("the frontend has ended");
     }
@@ -92,7 +112,7 @@ fn main() -> ExitCode {
     exit
 }
 
-fn live(options: Options, monitoring: Option<Monitoring>) -> ExitCode {
+fn live(options: Options, servers: Servers) -> ExitCode {
     warn_of_privilege();
     // One thread: the work is mostly waiting, and a call that never changes threads is answered fastest.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -102,7 +122,7 @@ fn live(options: Options, monitoring: Option<Monitoring>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(options, monitoring)) {
+    match runtime.block_on(run(options, servers)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error}");
@@ -111,7 +131,7 @@ fn live(options: Options, monitoring: Option<Monitoring>) -> ExitCode {
     }
 }
 
-async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), StartError> {
+async fn run(options: Options, servers: Servers) -> Result<(), StartError> {
     let helper = Helper::new(&options.helper_socket);
     if options.probe {
         helper.welcome().await?;
@@ -121,13 +141,13 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
     // An agent finds out once it knows the cluster's objects. Without one, nobody does.
     let unseen = if options.access().is_some() { Unseen::NotKnownYet } else { Unseen::NotNeeded };
     let volumes = Volumes::new(helper.clone()).with_optional_pools(options.optional_pools.iter().cloned(), unseen);
-    if let Some(monitoring) = monitoring {
+    if let Some(monitoring) = servers.monitoring {
         tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.clone(), options.share_owners));
     }
     let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
     let shutdown = Shutdown::default();
-    let serving = serve(options, helper, volumes, readiness, shutdown.clone());
+    let serving = serve(options, helper, volumes, readiness, servers.changed_blocks, shutdown.clone());
     tokio::pin!(serving);
     tokio::select! {
         ended = &mut serving => return ended,
@@ -150,6 +170,7 @@ async fn serve(
     helper: Helper,
     volumes: Volumes,
     readiness: Readiness,
+    changed_blocks: Option<ChangedBlocks>,
     shutdown: Shutdown,
 ) -> Result<(), StartError> {
     let access = options.access();
@@ -168,6 +189,9 @@ async fn serve(
     };
     readiness.ready(Part::Helper);
     let view = if access.is_some() { View::of_agent() } else { View::without_agent() };
+    if let Some(changed_blocks) = changed_blocks {
+        tokio::spawn(changed_blocks.serve(view.clone(), shutdown.clone()));
+    }
     let inspector = Inspector {
         helper: helper.clone(),
         volumes: volumes.clone(),

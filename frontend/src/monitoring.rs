@@ -6,8 +6,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::str::FromStr;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +29,7 @@ use tracing::{info, warn};
 use crate::crowd::{Client, Crowd, Disconnect};
 use crate::export;
 use crate::helper::Helper;
+use crate::listening::{ListenAddress, ListenError};
 use crate::metrics::process::Process;
 use crate::metrics::{METRICS, TEXT};
 use crate::readiness::{LONGEST_REASON, Part, Readiness};
@@ -57,54 +57,15 @@ const EXPORT_WAITERS: usize = 16;
 /// See [`EXPORTED`].
 const EXPORT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Where metrics and probes are served: an address and a port, or a port on all addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetricsAddress {
-    /// `None` for all addresses.
-    address: Option<std::net::IpAddr>,
-    port: u16,
-}
-
-/// The address cannot be used.
+/// What is needed to serve them cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitoringError {
-    /// The text is not an address.
-    #[error(
-        "invalid address {0:?}: give an IP address and a port, such as 127.0.0.1:9808 or [::1]:9808, or :9808 for all addresses"
-    )]
-    Address(String),
     /// The address cannot be listened on.
-    #[error("cannot listen on {address} for metrics and probes: {error}; is another program using the port?")]
-    Listen {
-        /// The address.
-        address: MetricsAddress,
-        /// The system's error.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The files of this process in /proc cannot be opened.
     #[error("cannot open this process's files in /proc: {0}; without --metrics-address they are not needed")]
     Process(io::Error),
-}
-
-impl std::fmt::Display for MetricsAddress {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.address {
-            Some(address) => SocketAddr::new(address, self.port).fmt(formatter),
-            None => write!(formatter, ":{}", self.port),
-        }
-    }
-}
-
-impl FromStr for MetricsAddress {
-    type Err = MonitoringError;
-
-    fn from_str(text: &str) -> Result<Self, MonitoringError> {
-        let parsed = match text.strip_prefix(':') {
-            Some(port) => port.parse().ok().map(|port| Self { address: None, port }),
-            None => text.parse::<SocketAddr>().ok().map(|at| Self { address: Some(at.ip()), port: at.port() }),
-        };
-        parsed.ok_or_else(|| MonitoringError::Address(text.to_owned()))
-    }
 }
 
 /// What is opened before entering the sandbox, in which this process can neither open these files nor listen.
@@ -119,15 +80,8 @@ impl Monitoring {
     ///
     /// # Errors
     /// See [`MonitoringError`].
-    pub fn open(at: MetricsAddress) -> Result<Self, MonitoringError> {
-        let listener = match at.address {
-            Some(address) => TcpListener::bind((address, at.port)),
-            // An IPv6 socket accepts IPv4 connections as well; only a machine without IPv6 needs an IPv4 socket.
-            None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, at.port))
-                .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, at.port))),
-        };
-        let listener = listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-        let listener = listener.map_err(|error| MonitoringError::Listen { address: at, error })?;
+    pub fn open(at: ListenAddress) -> Result<Self, MonitoringError> {
+        let listener = at.listen("metrics and probes")?;
         let process = Process::open().map_err(MonitoringError::Process)?;
         Ok(Self { listener, process })
     }
@@ -325,19 +279,4 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses() {
-        for text in ["127.0.0.1:9808", "[::1]:9808", "0.0.0.0:1", ":9808"] {
-            assert_eq!(text.parse::<MetricsAddress>().unwrap().to_string(), text);
-        }
-        for text in ["", "9808", "localhost:9808", "::1:9808:", ":", ":x", "127.0.0.1", "/run/metrics.sock"] {
-            assert!(text.parse::<MetricsAddress>().is_err(), "{text}");
-        }
-    }
 }

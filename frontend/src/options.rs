@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bulkhead_frontend::csi::LONGEST_NODE_ID;
 use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_frontend::kubernetes::{ApiServer, Limits, Share};
-use bulkhead_frontend::monitoring::MetricsAddress;
+use bulkhead_frontend::listening::ListenAddress;
 use bulkhead_frontend::sandbox::{Needs, Sandbox};
 use bulkhead_frontend::telemetry::LogFormat;
 use bulkhead_protocol::PoolName;
@@ -31,7 +31,7 @@ pub struct Options {
     pub csi_endpoint: Option<Endpoint>,
 
     /// Also run the node's storage agent, using the API server in this kubeconfig.
-    #[arg(long, value_name = "PATH", env = "BULKHEAD_KUBECONFIG", conflicts_with = "in_cluster")]
+    #[arg(long, value_name = "PATH", env = "BULKHEAD_KUBECONFIG", conflicts_with = "in_cluster", group = "agent")]
     pub kubeconfig: Option<PathBuf>,
 
     /// Directory in which the storage agent keeps the token that it renews for itself, when that of the kubeconfig's token
@@ -40,7 +40,7 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
 
     /// Also run the node's storage agent, using the service account of the pod this runs in.
-    #[arg(long, env = "BULKHEAD_IN_CLUSTER")]
+    #[arg(long, env = "BULKHEAD_IN_CLUSTER", group = "agent")]
     pub in_cluster: bool,
 
     /// Namespace for the agent's own objects. Defaults to that of the service account or of the kubeconfig's context.
@@ -55,12 +55,28 @@ pub struct Options {
     /// Serve metrics and probes by HTTP at this address, without authentication: /metrics, /healthz and /readyz. An IP
     /// address and a port, or :PORT for all addresses.
     #[arg(long, value_name = "ADDRESS:PORT", env = "BULKHEAD_METRICS_ADDRESS")]
-    pub metrics_address: Option<MetricsAddress>,
+    pub metrics_address: Option<ListenAddress>,
 
     /// Also serve at --metrics-address, as /volumes/owners, to which claim each volume belongs, for `kubectl bulkhead
     /// adopt`. Anyone who can reach the port can read it.
     #[arg(long, requires = "metrics_address", env = "BULKHEAD_SHARE_OWNERS", value_parser = clap::builder::FalseyValueParser::new())]
     pub share_owners: bool,
+
+    /// Serve at this address, by gRPC over TLS, which blocks of the node's snapshots hold data or have changed, as Kubernetes'
+    /// SnapshotMetadata service for backup programs (cbt.storage.k8s.io): an IP address and a port, or :PORT for all addresses.
+    /// Callers are known by their tokens. All agents have to serve at the same port.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "BULKHEAD_SNAPSHOT_METADATA_ADDRESS", requires_all = ["agent", "snapshot_metadata_certificate"])]
+    pub snapshot_metadata_address: Option<ListenAddress>,
+
+    /// Directory with the certificate of --snapshot-metadata-address and its key, tls.crt and tls.key. They are read again when
+    /// they change.
+    #[arg(
+        long,
+        value_name = "DIRECTORY",
+        env = "BULKHEAD_SNAPSHOT_METADATA_CERTIFICATE",
+        requires = "snapshot_metadata_address"
+    )]
+    pub snapshot_metadata_certificate: Option<PathBuf>,
 
     /// Limit what one namespace may have of this node to this part of each pool's room, and of the filesystems in images that
     /// the pool may have: a whole percentage, such as 25%. Snapshots count. What namespaces have is shown by name at
@@ -104,6 +120,11 @@ impl Options {
         }
     }
 
+    /// Where changed blocks are served, and the directory with the certificate, if they are.
+    pub fn changed_blocks(&self) -> Option<(ListenAddress, PathBuf)> {
+        self.snapshot_metadata_address.zip(self.snapshot_metadata_certificate.clone())
+    }
+
     /// What one namespace may have of the node.
     pub fn limits(&self) -> Limits {
         Limits { share: self.namespace_share, volumes: self.namespace_volumes }
@@ -116,6 +137,11 @@ impl Options {
         needs.sockets.extend(own_socket.map(PathBuf::from));
         if let Some(access) = self.access() {
             access.add_needs(&mut needs);
+        }
+        if let Some((address, directory)) = self.changed_blocks() {
+            needs.read.push(directory);
+            // Of the other agents.
+            needs.ports.iter_mut().for_each(|ports| ports.push(address.port()));
         }
         needs
     }
@@ -134,6 +160,30 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn changed_blocks_are_served_by_agents_to_others_at_one_port() {
+        let parse = |flags: &[&str]| {
+            let fixed = ["bulkhead-frontend", "--helper-socket=/run/h.sock", "--node-id=here"];
+            Options::try_parse_from(fixed.iter().chain(flags).copied())
+        };
+        let address = "--snapshot-metadata-address=:9809";
+        let certificate = "--snapshot-metadata-certificate=/run/certificate";
+        let directory = tempfile::tempdir().unwrap();
+        let kubeconfig = directory.path().join("kubeconfig");
+        let server = "{server: 'https://10.0.0.1:6443', certificate-authority-data: YQ==}";
+        std::fs::write(&kubeconfig, format!("clusters: [{{name: a, cluster: {server}}}]\n")).unwrap();
+        let agent = format!("--kubeconfig={}", kubeconfig.display());
+        for incomplete in [&[address][..], &[certificate], &[address, certificate], &[address, &agent]] {
+            assert!(parse(incomplete).is_err(), "{incomplete:?}");
+        }
+        let needs = parse(&[address, certificate, &agent]).unwrap().needs();
+        assert!(needs.read.contains(&"/run/certificate".into()));
+        assert_eq!(needs.ports, Some(vec![6443, 9809]));
+        let needs = parse(&[&agent]).unwrap().needs();
+        assert_eq!(needs.ports, Some(vec![6443]));
+        assert!(!needs.read.contains(&"/run/certificate".into()));
+    }
 
     #[test]
     fn the_manual_page_explains_every_flag_and_variable_and_no_other() {

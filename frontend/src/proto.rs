@@ -12,6 +12,12 @@ pub mod registration {
     tonic::include_proto!("pluginregistration");
 }
 
+/// Kubernetes' service for backup programs.
+pub mod snapshotmetadata {
+    #![allow(missing_docs, unused_qualifications, clippy::all)]
+    tonic::include_proto!("snapshotmetadata");
+}
+
 /// Bulkhead's own service, which `bulkheadctl` uses beside CSI.
 pub mod inspection {
     #![allow(missing_docs, unused_qualifications, clippy::all)]

@@ -1,6 +1,6 @@
 //! The definitions in `proto/` match the public ones on the wire.
 //!
-//! The expected listings were generated from CSI 1.13.0 and k8s.io/kubelet 0.34.0. What CSI 1.12.0 had beyond 1.13.0 is
+//! The expected listings were generated from CSI 1.13.0, k8s.io/kubelet 0.34.0 and external-snapshot-metadata 1.1.0. What CSI 1.12.0 had beyond 1.13.0 is
 //! listed apart: the numbers are reserved for it.
 
 #[path = "wire/listing.rs"]
@@ -28,4 +28,9 @@ fn csi_is_the_public_one() {
 #[test]
 fn plugin_registration_is_the_public_one() {
     assert_eq!(listed("pluginregistration.proto", &["Registration"]), include_str!("wire/pluginregistration.txt"));
+}
+
+#[test]
+fn snapshot_metadata_is_the_public_one() {
+    assert_eq!(listed("snapshotmetadata.proto", &["SnapshotMetadata"]), include_str!("wire/snapshotmetadata.txt"));
 }

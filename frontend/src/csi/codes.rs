@@ -92,7 +92,7 @@ pub fn code_name(code: Code) -> &'static str {
 }
 
 /// The status with which `operation` fails: a message without details (CSI, error scheme).
-pub(super) fn status(operation: Operation, fault: &Fault) -> Status {
+pub fn status(operation: Operation, fault: &Fault) -> Status {
     Status::new(code(operation, fault.kind), fault.to_string())
 }
 

@@ -15,7 +15,7 @@ pub(super) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Fault>
 }
 
 /// A number of bytes in CSI's signed type.
-pub(super) fn signed(bytes: u64) -> i64 {
+pub fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 

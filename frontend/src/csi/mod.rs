@@ -29,7 +29,8 @@ use crate::proto::csi::snapshot_metadata_server::SnapshotMetadataServer;
 use crate::server::LONGEST_MESSAGE;
 use crate::volumes::Volumes;
 
-pub use codes::{Operation, code, code_name};
+pub use codes::{Operation, code, code_name, status};
+pub use fields::signed;
 
 /// The maximum length of a node id (CSI, NodeGetInfo).
 pub const LONGEST_NODE_ID: usize = 256;

@@ -7,6 +7,7 @@
 //! From top to bottom, each importing only from those below it:
 //!
 //! - `agent`: the agent's life cycle
+//! - `callers`: who asks about snapshots from outside the node, and what they may know of
 //! - `view`: what others may ask of the agent
 //! - `work`: what the agent does in a term
 //! - `watches`: what it watches in a term
@@ -34,6 +35,7 @@
 mod agenda;
 mod agent;
 mod api;
+mod callers;
 mod capacity;
 mod claims;
 mod condition_events;
@@ -60,6 +62,7 @@ mod work;
 
 pub use agent::Agent;
 pub use api::server::{ApiServer, ApiServerError};
+pub use callers::{Callers, Located, Peer, Refusal};
 pub use intervals::Intervals;
 pub use ledger::{Ledger, Limits, NoShare, Share};
 pub use view::{Connection, Owner, Ownership, View};

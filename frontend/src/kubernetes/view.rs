@@ -100,6 +100,11 @@ impl View {
         self.0.send_replace(State::Working(context));
     }
 
+    /// The agent, if it works.
+    pub(super) fn working(&self) -> Option<Arc<Context>> {
+        self.context().ok()
+    }
+
     fn context(&self) -> Result<Arc<Context>, Connection> {
         match &*self.0.borrow() {
             State::Absent => Err(Connection::None),

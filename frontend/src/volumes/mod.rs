@@ -22,6 +22,7 @@ mod owner;
 mod pool_watch;
 mod provision;
 mod publish;
+mod ranges;
 mod snapshots;
 mod stuck;
 mod target;
@@ -51,6 +52,7 @@ pub use in_flight::{Guard, InFlight};
 pub use inspect::{Inspected, PoolState};
 pub use list::Page;
 pub use provision::NewVolume;
+pub use ranges::Wanted;
 pub use usage::{Condition, Measured};
 
 /// The volumes of this node.

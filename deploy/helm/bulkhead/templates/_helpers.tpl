@@ -56,7 +56,7 @@ Objects from deploy/kubernetes, with this driver name and namespace. The files a
 {{- $text := .root.Files.Get .file | replace "bulkhead.csi.local" .root.Values.driverName }}
 {{- range $document := splitList "\n---\n" $text }}
 {{- $object := fromYaml $document }}
-{{- if has $object.kind (list "ServiceAccount" "Role" "RoleBinding" "PodMonitor") }}
+{{- if has $object.kind (list "ServiceAccount" "Role" "RoleBinding" "PodMonitor" "Service") }}
 {{- $_ := set $object.metadata "namespace" $namespace }}
 {{- end }}
 {{- range $subject := $object.subjects }}

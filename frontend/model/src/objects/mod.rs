@@ -11,6 +11,7 @@ pub mod persistent_volume;
 pub mod reducer;
 pub mod snapshot_class;
 pub mod snapshot_content;
+pub mod snapshot_metadata_service;
 pub mod storage;
 pub mod storage_class;
 pub mod volume_snapshot;

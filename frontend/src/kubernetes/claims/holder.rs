@@ -9,10 +9,11 @@ use k8s_openapi::api::storage::v1::CSINode;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::source::{Source, bound_content, bound_volume, check_claim, check_snapshot, source};
+use super::source::{Source, bound_volume, check_claim, check_snapshot, source};
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::{AgentIdentity, Context};
+use crate::kubernetes::snapshots::bound::bound_content;
 use crate::volumes::{self, existing};
 
 /// Where a claim's source is.

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, TypedO
 use kube::ResourceExt;
 
 use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::snapshots::bound::check_bound;
 
 /// Another object in the claim's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,21 +79,6 @@ impl Source<'_> {
     }
 }
 
-/// The content that `snapshot` is bound to, if volumes can be made from it.
-///
-/// # Errors
-/// When none can, or not yet.
-pub fn bound_content(snapshot: &VolumeSnapshot) -> Result<&str, Failure> {
-    let name = snapshot.name_any();
-    if snapshot.metadata.deletion_timestamp.is_some() {
-        return Err(Failure::NotYet(format!("VolumeSnapshot {name} is being deleted")));
-    }
-    match snapshot.status.bound_volume_snapshot_content_name.as_deref() {
-        Some(content) if snapshot.status.ready_to_use == Some(true) && is_object_name(content) => Ok(content),
-        _ => Err(Failure::NotYet(format!("VolumeSnapshot {name} is not ready to be used yet"))),
-    }
-}
-
 /// Checks that `claim` can begin as a copy of `snapshot`, which is bound to `content`.
 ///
 /// # Errors
@@ -103,25 +89,8 @@ pub fn check_snapshot(
     content: &VolumeSnapshotContent,
     driver: &DriverName,
 ) -> Result<(), Failure> {
-    let (name, bound) = (snapshot.name_any(), &content.spec.volume_snapshot_ref);
-    let is_bound_to_it = bound.name == name
-        && Some(&bound.namespace) == snapshot.metadata.namespace.as_ref()
-        && snapshot.metadata.uid.is_some()
-        && content.snapshot_uid() == snapshot.metadata.uid.as_deref();
-    if !is_bound_to_it {
-        return Err(Failure::NotYet(format!(
-            "VolumeSnapshot {name} and its VolumeSnapshotContent do not name each other"
-        )));
-    }
-    if content.spec.driver != driver.as_str() {
-        let other = shown(&content.spec.driver);
-        return Err(Failure::Refused(format!(
-            "VolumeSnapshot {name} is of another driver, {other}: use one of its classes"
-        )));
-    }
-    if !content.is_ready() {
-        return Err(Failure::NotYet(format!("VolumeSnapshot {name} is not ready to be used yet")));
-    }
+    check_bound(snapshot, content, driver)?;
+    let name = snapshot.name_any();
     // An annotation permits it with other drivers. Here what a pod has written to a device would be mounted by the kernel.
     match content.mode().filter(|mode| *mode != claim::mode(claim)) {
         Some(mode) => Err(Failure::Refused(format!(

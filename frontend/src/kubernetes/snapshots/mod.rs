@@ -12,11 +12,12 @@
 //! - `release`: deletes a snapshot, and lets its object go
 //! - `attempt`: what is said about an attempt that failed, and when to repeat it
 //! - `write`: changes to an object
-//! - `decision` and `status`: the pure parts
+//! - `decision`, `status` and [`bound`]: the pure parts
 //! - `watch`: the objects that concern this node, which `scope` defines
 
 mod adoption;
 mod attempt;
+pub mod bound;
 pub mod controller;
 mod decision;
 #[cfg(test)]

@@ -2,6 +2,7 @@ use serde_json::{Value, from_value, json};
 
 use super::*;
 use crate::kubernetes::claims::fixtures::{claim, merged};
+use crate::kubernetes::snapshots::bound::bound_content;
 use crate::kubernetes::snapshots::fixtures::content;
 
 fn from(kind: &str, group: &str, changes: Value) -> PersistentVolumeClaim {
