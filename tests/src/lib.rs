@@ -27,6 +27,7 @@ pub mod random;
 pub mod rig;
 pub mod run_options;
 pub mod runner;
+pub mod snapshot_metadata;
 pub mod strace;
 pub mod takeover;
 pub mod times;

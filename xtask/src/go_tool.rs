@@ -1,12 +1,14 @@
 //! Programs that check what is deployed, that it is compared with, or that it works with: each is built once from its Go
 //! module, into a cache of the user.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use fs_err as fs;
 
 use crate::cache;
+use crate::checksum::sha256;
 use crate::go::{go, version};
 use crate::process::{capture, run};
 use crate::progress::timed;
@@ -83,17 +85,50 @@ pub const CSI_SNAPSHOTTER: GoTool = GoTool {
     ..SNAPSHOT_CONTROLLER
 };
 
+/// Our module with the client for changed blocks: the flags are ours, the rest is the reference client.
+const CHANGED_BLOCKS: &str = "tests/snapshot-metadata";
+
+/// The module with the definition of its resource.
+const CHANGED_BLOCKS_RESOURCES: &str = "github.com/kubernetes-csi/external-snapshot-metadata/client";
+
 /// The variables that tell a suite where the snapshot controller is, and the definitions of its resources.
 pub fn for_snapshots(workspace: &Workspace) -> Result<[(&'static str, PathBuf); 2]> {
     let GoTool { variable, pinned_in, .. } = SNAPSHOT_CONTROLLER;
     let controller = SNAPSHOT_CONTROLLER.provide(workspace)?;
-    let cache = cache::directory(SNAPSHOT_CONTROLLER.name())?;
+    let module = module(workspace, pinned_in, SNAPSHOT_RESOURCES)?;
+    Ok([(variable, controller), ("BULKHEAD_SNAPSHOT_RESOURCES", module.join("config/crd"))])
+}
+
+/// Likewise for the client that asks for changed blocks.
+pub fn for_changed_blocks(workspace: &Workspace) -> Result<[(&'static str, PathBuf); 2]> {
+    let source = workspace.root.join(CHANGED_BLOCKS);
+    let read = |name| fs::read(source.join(name));
+    let content = [read("go.mod")?, read("go.sum")?, read("main.go")?].concat();
+    let cache = cache::directory("changed-blocks")?;
+    let program = cache::make_once(cache.join(format!("client-{}", sha256(&content))), |program| {
+        timed(format_args!("building the client for changed blocks once: some minutes"), || {
+            run(build(&cache)?.arg(program).arg(".").current_dir(&source))
+        })
+    })?;
+    let module = module(workspace, CHANGED_BLOCKS, CHANGED_BLOCKS_RESOURCES)?;
+    Ok([("BULKHEAD_CHANGED_BLOCKS_CLIENT", program), ("BULKHEAD_CHANGED_BLOCKS_RESOURCES", module.join("config/crd"))])
+}
+
+/// The directory of a module's source, of the version that our module pins.
+fn module(workspace: &Workspace, pinned_in: &str, module: &str) -> Result<PathBuf> {
+    let cache = cache::directory("modules")?;
     let go = |arguments: &[&str]| -> Result<String> {
-        capture(go(&cache)?.args(arguments).arg(SNAPSHOT_RESOURCES).current_dir(workspace.root.join(pinned_in)))
+        capture(go(&cache)?.args(arguments).arg(module).current_dir(workspace.root.join(pinned_in)))
     };
     go(&["mod", "download"])?;
-    let module = PathBuf::from(go(&["list", "-m", "-f", "{{.Dir}}"])?.trim());
-    Ok([(variable, controller), ("BULKHEAD_SNAPSHOT_RESOURCES", module.join("config/crd"))])
+    Ok(PathBuf::from(go(&["list", "-m", "-f", "{{.Dir}}"])?.trim()))
+}
+
+/// A command that builds a program; it takes the program's place, and what to build.
+fn build(cache: &Path) -> Result<Command> {
+    let mut build = go(cache)?;
+    build.args(["build", "-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", "-s -w", "-o"]);
+    Ok(build)
 }
 
 impl GoTool {
@@ -110,9 +145,8 @@ impl GoTool {
         let version = version(&text, package).with_context(|| format!("{pinned_in} does not pin {package}"))?;
         let cache = cache::directory(name)?;
         cache::make_once(cache.join(format!("{name}-{version}")), |program| {
-            let mut build = go(&cache)?;
-            build.args(["build", "-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", "-s -w", "-o"]).arg(program);
-            build.args(["-tags", tags, package]).current_dir(module);
+            let mut build = build(&cache)?;
+            build.arg(program).args(["-tags", tags, package]).current_dir(module);
             timed(format_args!("building {name} {version} once: some minutes"), || run(&mut build))
         })
     }

@@ -54,7 +54,8 @@ pub fn parse(kubeconfig: &Path, manifest: &Path) -> Result<Vec<Value>> {
     serde_json::Deserializer::from_str(&printed).into_iter().map(|object| Ok(object?)).collect()
 }
 
-fn path(directory: &str) -> String {
+/// The path of a file or directory of deploy/kubernetes.
+pub fn path(directory: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(directory);
     path.to_string_lossy().into_owned()
 }

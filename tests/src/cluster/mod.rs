@@ -3,6 +3,7 @@
 pub mod access;
 pub mod agent;
 pub mod audit;
+pub mod changed_blocks;
 pub mod component;
 pub mod control_plane;
 mod credentials;

@@ -101,6 +101,7 @@ const RULES: &[Rule] = &[
     rule("tests/prometheus/", ALL, &[Kubernetes]),
     rule("tests/helm/", ALL, &[Kubernetes]),
     rule("tests/registry/", ALL, &[Node]),
+    rule("tests/snapshot-metadata/", ALL, &[Kubernetes]),
     // Benches only.
     rule("tests/external-provisioner/", ALL, &[]),
     rule("tests/local-path/", ALL, &[Node]),

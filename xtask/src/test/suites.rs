@@ -12,7 +12,7 @@ use super::step::Step;
 use super::transcript::Transcript;
 use crate::directory::run_directory;
 use crate::former;
-use crate::go_tool::{HELM, LOCAL_PATH, PROMETHEUS, PROMTOOL, REGISTRY, for_snapshots};
+use crate::go_tool::{HELM, LOCAL_PATH, PROMETHEUS, PROMTOOL, REGISTRY, for_changed_blocks, for_snapshots};
 use crate::image;
 use crate::kubernetes;
 use crate::node::{self, Equipment};
@@ -108,6 +108,7 @@ impl Suites<'_> {
     fn on_control_plane(&self, assets: &Path) -> Result<Command> {
         let mut shell = command("sh");
         shell.env(kubernetes::ASSETS, assets).envs(for_snapshots(self.workspace)?);
+        shell.envs(for_changed_blocks(self.workspace)?);
         Ok(shell)
     }
 

@@ -23,6 +23,7 @@ cases! {
     a_change_is_rolled_out_as_the_values_say: Bare + Long,
     only_the_peers_of_the_network_policy_reach_the_metrics: Bare + Long,
     the_operators_objects_are_those_of_the_manifests: Bare + Long,
+    changed_blocks_are_served_where_that_is_wanted: Bare + Long,
 }
 
 fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
@@ -366,6 +367,64 @@ fn only_the_peers_of_the_network_policy_reach_the_metrics(cluster: &mut Cluster)
     }
     let usual = template(&[WITH_LABELS])?.succeeded()?;
     ensure!(!usual.contains("kind: NetworkPolicy"), "nobody asked for it");
+    Ok(())
+}
+
+/// Without tests of it, no API server knows the SnapshotMetadataService.
+fn changed_blocks_are_served_where_that_is_wanted(cluster: &mut Cluster) -> Result<()> {
+    let authority = "-----BEGIN CERTIFICATE-----\nYWJj\n-----END CERTIFICATE-----\n";
+    let service = json!({ "enabled": true, "caCert": authority, "port": 9900,
+                          "from": [{ "ipBlock": { "cidr": "192.0.2.0/24" } }] });
+    let made = template_with(&json!({
+        "snapshotMetadata": service, "networkPolicy": { "enabled": true },
+    }))?
+    .succeeded()?;
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        made.split("\n---\n").partition(|object| !object.contains("kind: SnapshotMetadataService"));
+    let known = known.join("\n---\n");
+    accept(cluster, &known)?;
+    let service = unknown.first().context("no SnapshotMetadataService")?;
+    for line in [
+        "  name: bulkhead.csi.local\n",
+        "  address: bulkhead-snapshot-metadata.bulkhead-system.svc:6443\n",
+        "  audience: \"bulkhead.csi.local\"\n",
+        "  caCert: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCllXSmoKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=",
+    ] {
+        ensure!(service.contains(line), "no {line:?} in {service}");
+    }
+    let objects = objects(cluster, &known)?;
+    let name = "bulkhead-agent-snapshot-metadata";
+    let rules = &named(&objects, "ClusterRole", name)?["rules"];
+    ensure!(rules[2]["resourceNames"] == json!(["bulkhead.csi.local"]), "{rules}");
+    named(&objects, "Role", name)?;
+    let service = named(&objects, "Service", "bulkhead-snapshot-metadata")?;
+    let pod = &named(&objects, "DaemonSet", "bulkhead")?["spec"]["template"]["spec"];
+    let frontend = &pod["containers"][0];
+    let port = json!({ "name": "changed-blocks", "containerPort": 9900, "protocol": "TCP" });
+    ensure!(frontend["ports"].as_array().is_some_and(|ports| ports.contains(&port)), "{frontend:#}");
+    ensure!(service["spec"]["ports"][0]["targetPort"] == port["name"], "{service}");
+    let text = frontend.to_string();
+    for part in
+        [r#"{"name":"BULKHEAD_SNAPSHOT_METADATA_ADDRESS","value":":9900"}"#, "/run/secrets/bulkhead/snapshot-metadata"]
+    {
+        ensure!(text.contains(part), "no {part} in {frontend:#}");
+    }
+    ensure!(pod["volumes"].to_string().contains(r#""secretName":"bulkhead-snapshot-metadata""#), "{pod:#}");
+    let policy = &named(&objects, "NetworkPolicy", "bulkhead")?["spec"]["ingress"];
+    let agents = json!({ "podSelector": { "matchLabels": { "app.kubernetes.io/name": "bulkhead" } } });
+    let from = json!([agents, { "ipBlock": { "cidr": "192.0.2.0/24" } }]);
+    ensure!(policy[0]["from"] == from && policy[0]["ports"][0]["port"] == "changed-blocks", "{policy}");
+    let told = template(&[WITH_LABELS, "--set", "snapshotMetadata.enabled=true"])?.failed()?;
+    ensure!(told.contains("caCert is missing"), "{told}");
+    let same = json!({ "snapshotMetadata": { "enabled": true, "caCert": authority, "port": 9808 } });
+    let told = template_with(&same)?.failed()?;
+    ensure!(told.contains("port is that of frontend.metricsPort"), "{told}");
+    let wanted = json!({ "enabled": true, "caCert": authority });
+    let other = template_with(&json!({ "driverName": "disk.example.com", "snapshotMetadata": wanted }))?.succeeded()?;
+    let named = ["  name: disk.example.com\n", "  - disk.example.com\n", "audience: \"disk.example.com\"\n"];
+    ensure!(named.iter().all(|line| other.contains(line)) && !other.contains("bulkhead.csi.local"), "{other}");
+    let usual = template(&[WITH_LABELS])?.succeeded()?;
+    ensure!(!usual.contains("snapshot-metadata") && !usual.contains("tokenreviews"), "nobody asked for it");
     Ok(())
 }
 

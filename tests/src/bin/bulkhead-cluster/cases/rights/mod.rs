@@ -2,6 +2,7 @@
 //! deploy/. Each request is really made, with the node's token, with another node's, and with one that is not bound to
 //! a node.
 
+mod callers;
 mod claims;
 mod contents;
 mod copies;
@@ -54,6 +55,7 @@ pub fn cases() -> Vec<Case<Cluster>> {
         leases::cases(),
         roles::cases(),
         tokens::cases(),
+        callers::cases(),
     ];
     modules.concat()
 }

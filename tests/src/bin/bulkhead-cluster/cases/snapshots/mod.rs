@@ -1,5 +1,6 @@
 //! Snapshots, with a real snapshot controller: agents take them, keep them and delete them, and make volumes from them.
 
+mod changed_blocks;
 mod life;
 mod placement;
 mod programs;
@@ -20,7 +21,15 @@ use serde_json::Value;
 
 /// The tests.
 pub fn cases() -> Vec<Case<Cluster>> {
-    [life::cases(), placement::cases(), programs::cases(), refused::cases(), unusual::cases()].concat()
+    let modules = [
+        life::cases(),
+        placement::cases(),
+        programs::cases(),
+        refused::cases(),
+        unusual::cases(),
+        changed_blocks::cases(),
+    ];
+    modules.concat()
 }
 
 /// The size of the volumes.
