@@ -24,8 +24,6 @@ pub enum Operation {
     Modify,
     /// Taking a snapshot of a volume.
     Snapshot,
-    /// Taking snapshots of several volumes.
-    Group,
     /// Reading the state of volumes, pools or the plugin.
     Inspect,
 }
@@ -100,7 +98,7 @@ pub fn status(operation: Operation, fault: &Fault) -> Status {
 mod tests {
     use super::*;
 
-    const OPERATIONS: [Operation; 9] = [
+    const OPERATIONS: [Operation; 8] = [
         Operation::Create,
         Operation::Delete,
         Operation::Publish,
@@ -108,7 +106,6 @@ mod tests {
         Operation::Expand,
         Operation::Modify,
         Operation::Snapshot,
-        Operation::Group,
         Operation::Inspect,
     ];
 

@@ -54,8 +54,7 @@ pub enum Entry {
 pub struct Record {
     /// Its settings, with the size it has now.
     pub spec: VolumeSpec,
-    /// Whether it was never published and is no copy, and so cannot hold data. Of a snapshot: whether others that were to be
-    /// taken along with it may be missing.
+    /// Whether it was never published and is no copy, and so cannot hold data.
     pub unused: bool,
 }
 

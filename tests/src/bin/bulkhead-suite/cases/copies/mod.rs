@@ -16,7 +16,6 @@ pub mod dying;
 mod filesystems;
 mod flood;
 mod frozen;
-mod groups;
 mod kinds;
 mod life;
 mod model;
@@ -37,7 +36,6 @@ pub fn cases() -> Vec<Case> {
         filesystems::cases(),
         flood::cases(),
         frozen::cases(),
-        groups::cases(),
         kinds::cases(),
         life::cases(),
         model::cases(),
