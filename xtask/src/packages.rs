@@ -15,7 +15,8 @@ pub const FILESYSTEM_TOOLS: [&str; 4] = ["e2fsprogs", "mount", "util-linux", "xf
 pub const SUITE_TOOLS: [&str; 4] = ["iproute2", "python3", "python3-grpcio", "strace"];
 
 /// What a long run calls besides, as one more client.
-pub const LONG_SUITE_TOOLS: [&str; 4] = ["default-jdk-headless", "libgrpc-java", "libguava-java", "libnetty-java"];
+pub const LONG_SUITE_TOOLS: [&str; 5] =
+    ["default-jdk-headless", "libgrpc-java", "libguava-java", "libnetty-java", "libperfmark-java"];
 
 /// Makes sure that Debian packages are installed: installs them as root, or fails and prints the command that would.
 pub fn require(packages: &[&str]) -> Result<()> {

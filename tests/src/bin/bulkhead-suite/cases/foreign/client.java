@@ -84,6 +84,11 @@ public class Client {
     }
 
     public static void main(String[] arguments) throws Exception {
+        // The library's threads would keep the program alive.
+        Thread.setDefaultUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            System.exit(1);
+        });
         var path = arguments[0];
         var relay = new InetSocketAddress(InetAddress.getLoopbackAddress(), Integer.parseInt(arguments[1]));
         var group = new NioEventLoopGroup(1);
