@@ -377,6 +377,7 @@ fn changed_blocks_are_served_where_that_is_wanted(cluster: &mut Cluster) -> Resu
                           "from": [{ "ipBlock": { "cidr": "192.0.2.0/24" } }] });
     let made = template_with(&json!({
         "snapshotMetadata": service, "networkPolicy": { "enabled": true },
+        "pools": [{ "name": "default", "directory": "/srv/bulkhead/default" }],
     }))?
     .succeeded()?;
     let (known, unknown): (Vec<_>, Vec<_>) =
