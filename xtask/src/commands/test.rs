@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use quick_junit::TestSuite;
 
 use crate::kubernetes;
 use crate::programs::Programs;
 use crate::progress::say;
 use crate::sanity;
-use crate::test::{self, Notable, Report, Schedule, Step, Suites, Touched, require_host};
+use crate::test::{self, Report, Schedule, Step, Suites, Touched, require_host};
 use crate::vm::{Machine, require_packages};
 use crate::workspace::{Architecture, BuiltTests, Profile, Selection, TestProgram, Workspace};
 use crate::{audit, policy};
@@ -102,7 +103,7 @@ pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode>
     if steps.contains(&Step::Policy) {
         let start = Instant::now();
         let result = policy::check(workspace, audit::check(&workspace.root));
-        report.step(Step::Policy, start.elapsed(), result, Notable::default());
+        report.step(Step::Policy, start.elapsed(), result, TestSuite::new(Step::Policy.name()));
     }
     if steps.iter().any(|step| step.needs_build()) {
         run(workspace, arguments, &steps, units.as_ref(), &report);

@@ -26,4 +26,3 @@ pub use self::report::Report;
 pub use self::schedule::{Schedule, check_source};
 pub use self::step::Step;
 pub use self::suites::{Suites, require_host};
-pub use self::transcript::Notable;

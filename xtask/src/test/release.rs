@@ -56,7 +56,7 @@ pub fn run(workspace: &Workspace, transcript: &mut Transcript<'_>) -> Result<Cou
                 count.failed += 1;
             }
         }
-        transcript.took(name.to_owned(), start.elapsed());
+        transcript.took(name, start.elapsed());
     }
     Ok(count)
 }

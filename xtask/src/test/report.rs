@@ -7,13 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
+use quick_junit::{TestCase, TestCaseStatus, TestSuite};
 
 use super::compared::Former;
 use super::count::Count;
-use super::failures::FailedTest;
 use super::results;
 use super::step::Step;
-use super::transcript::{Notable, TimedTest};
 use crate::progress::say;
 
 /// How many of the slowest tests of each step are listed.
@@ -23,7 +22,7 @@ const SLOWEST: usize = 3;
 pub struct Report {
     start: Instant,
     lines: Mutex<Vec<Line>>,
-    notable: Mutex<Vec<(Step, Notable)>>,
+    tests: Mutex<Vec<(Step, TestSuite)>>,
 }
 
 struct Line {
@@ -43,7 +42,7 @@ enum Outcome {
 impl Report {
     /// An empty report.
     pub fn new() -> Self {
-        Report { start: Instant::now(), lines: Mutex::default(), notable: Mutex::default() }
+        Report { start: Instant::now(), lines: Mutex::default(), tests: Mutex::default() }
     }
 
     /// Does something that steps depend on, and returns its result if it succeeded.
@@ -58,11 +57,11 @@ impl Report {
         made
     }
 
-    /// Adds the result of a step.
-    pub fn step(&self, step: Step, time: Duration, result: Result<Count>, notable: Notable) {
+    /// Adds the result of a step, and its tests.
+    pub fn step(&self, step: Step, time: Duration, result: Result<Count>, tests: TestSuite) {
         let outcome = result.map_or_else(|error| broken(step.title(), &error), Outcome::Counted);
         self.add(Line { step: Some(step), title: step.title().to_owned(), time, outcome });
-        self.notable.lock().unwrap_or_else(PoisonError::into_inner).push((step, notable));
+        self.tests.lock().unwrap_or_else(PoisonError::into_inner).push((step, tests));
     }
 
     fn add(&self, line: Line) {
@@ -74,12 +73,14 @@ impl Report {
     pub fn finish(self, directory: &Path, is_whole: bool) -> ExitCode {
         let mut lines = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner);
         lines.sort_by_key(|line| line.step);
-        let mut steps = self.notable.into_inner().unwrap_or_else(PoisonError::into_inner);
-        steps.sort_by_key(|(step, _)| *step);
+        let mut tests = self.tests.into_inner().unwrap_or_else(PoisonError::into_inner);
+        tests.sort_by_key(|(step, _)| *step);
+        name_failed(&tests);
+        let tests: Vec<TestSuite> = tests.into_iter().map(|(_, tests)| tests).collect();
         let (file, before) = (directory.join("test-results.xml"), directory.join("test-results-before.xml"));
-        name_tests(&steps, &Former::read(&before), is_whole);
-        let remember = || if is_whole { results::remember(&before, &steps) } else { Ok(()) };
-        match results::write(&file, &steps).and_then(|()| remember()) {
+        name_slow(&tests, &Former::read(&before), is_whole);
+        let remember = || if is_whole { results::remember(&before, &tests) } else { Ok(()) };
+        match results::write(&file, tests.iter().cloned()).and_then(|()| remember()) {
             Ok(()) => println!("\ntimes and outcomes of all tests: {}", file.display()),
             Err(error) => println!("\nthe tests' times are not written to {}: {error:#}", file.display()),
         }
@@ -101,24 +102,30 @@ impl Report {
     }
 }
 
-/// Prints the failed tests, the slowest ones of each step, those that have become slow, and those that are gone.
-fn name_tests(steps: &[(Step, Notable)], former: &Former, is_whole: bool) {
-    if steps.iter().any(|(_, notable)| !notable.failed.is_empty()) {
+/// Prints the failed tests.
+fn name_failed(steps: &[(Step, TestSuite)]) {
+    if steps.iter().any(|(_, tests)| tests.failures > 0) {
         println!("\nfailed tests:");
     }
-    for (step, FailedTest { name, said }) in
-        steps.iter().flat_map(|(step, of)| of.failed.iter().map(move |test| (step, test)))
+    for (step, TestCase { name, status, .. }) in
+        steps.iter().flat_map(|(step, tests)| tests.test_cases.iter().map(move |test| (step, test)))
     {
-        println!("  {}: {name}", step.name());
-        said.iter().for_each(|line| println!("      {line}"));
-        println!("      again: {}", step.again(name));
+        if let TestCaseStatus::NonSuccess { description, .. } = status {
+            println!("  {}: {}", step.name(), name.as_str());
+            description.iter().flat_map(|said| said.lines()).for_each(|line| println!("      {line}"));
+            println!("      again: {}", step.again(name));
+        }
     }
+}
+
+/// Prints the slowest tests of each step, those that have become slow, and those that are gone.
+fn name_slow(steps: &[TestSuite], former: &Former, is_whole: bool) {
     println!("\nslowest tests:");
-    for (step, notable) in steps {
-        let mut times: Vec<&TimedTest> = notable.times.iter().collect();
-        times.sort_by_key(|test| std::cmp::Reverse(test.time));
-        for TimedTest { time, name } in times.iter().take(SLOWEST) {
-            println!("{:>7.1} s  {}: {name}", time.as_secs_f64(), step.name());
+    for step in steps {
+        let mut times: Vec<_> = step.test_cases.iter().filter_map(|test| Some((test.time?, test))).collect();
+        times.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+        for (time, test) in times.iter().take(SLOWEST) {
+            println!("{:>7.1} s  {}: {}", time.as_secs_f64(), step.name.as_str(), test.name.as_str());
         }
     }
     let gone = if is_whole { former.gone(steps) } else { Vec::new() };

@@ -5,6 +5,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 
 use super::count::Count;
 use super::failures::{FailedTest, Failures};
@@ -12,15 +13,6 @@ use super::progress::Progress;
 use super::step::Step;
 use crate::process::run_with;
 use crate::vm::{Output, show};
-
-/// A test and how long it took.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TimedTest {
-    /// How long it took.
-    pub time: Duration,
-    /// Its name.
-    pub name: String,
-}
 
 /// The output of a step.
 pub struct Transcript<'a> {
@@ -31,17 +23,9 @@ pub struct Transcript<'a> {
     line: Vec<u8>,
     /// Those of the program that runs.
     counts: Vec<Count>,
-    times: Vec<TimedTest>,
+    /// Those that say how long they took, as if all had passed.
+    tests: Vec<TestCase>,
     failures: Failures,
-}
-
-/// What is kept of a step's tests.
-#[derive(Debug, Default)]
-pub struct Notable {
-    /// How long each took.
-    pub times: Vec<TimedTest>,
-    /// Those that failed.
-    pub failed: Vec<FailedTest>,
 }
 
 impl<'a> Transcript<'a> {
@@ -53,7 +37,7 @@ impl<'a> Transcript<'a> {
             kept: (!live).then(Vec::new),
             line: Vec::new(),
             counts: Vec::new(),
-            times: Vec::new(),
+            tests: Vec::new(),
             failures: Failures::default(),
         }
     }
@@ -67,8 +51,8 @@ impl<'a> Transcript<'a> {
             }
             let whole = std::mem::take(&mut self.line);
             let line = String::from_utf8_lossy(&whole[..whole.len() - 1]).into_owned();
-            if let Some(test) = timed_test(&line) {
-                self.times.push(test);
+            if let Some((name, time)) = timed_test(&line) {
+                self.took(name, time);
                 continue;
             }
             self.show(output, &whole);
@@ -91,8 +75,10 @@ impl<'a> Transcript<'a> {
     }
 
     /// Adds the time of a test that does not report its own.
-    pub fn took(&mut self, name: String, time: Duration) {
-        self.times.push(TimedTest { time, name });
+    pub fn took(&mut self, name: &str, time: Duration) {
+        let mut test = TestCase::new(name, TestCaseStatus::success());
+        test.set_time(time);
+        self.tests.push(test);
     }
 
     /// Adds what a program of this host prints, and returns the count that it ends with.
@@ -116,15 +102,33 @@ impl<'a> Transcript<'a> {
         agreed((!self.counts.is_empty()).then_some(sum), status)
     }
 
-    /// Shows the output that was kept back, and returns what to keep of the tests.
-    pub fn close(mut self) -> Notable {
+    /// Shows the output that was kept back, and returns each test's time and outcome.
+    pub fn close(mut self) -> TestSuite {
         let rest = std::mem::take(&mut self.line);
         self.show(Output::Stdout, &rest);
         if let Some(kept) = &self.kept {
             let title = format!("\n== {}\n", self.step.title());
             show(Output::Stdout, &[title.as_bytes(), kept].concat());
         }
-        Notable { times: self.times, failed: self.failures.into_all() }
+        let mut tests = self.tests;
+        for FailedTest { name, said } in self.failures.into_all() {
+            let mut failed = TestCaseStatus::non_success(NonSuccessKind::Failure);
+            failed.set_description(said.join("\n"));
+            let is_it =
+                |test: &&mut TestCase| *test.name == name && matches!(test.status, TestCaseStatus::Success { .. });
+            match tests.iter_mut().find(is_it) {
+                Some(test) => test.status = failed,
+                // What was killed with its program has no time.
+                None => tests.push(TestCase::new(name, failed)),
+            }
+        }
+        let mut suite = TestSuite::new(self.step.name());
+        suite.set_time(tests.iter().filter_map(|test| test.time).sum());
+        for mut test in tests {
+            test.set_classname(self.step.name());
+            suite.add_test_case(test);
+        }
+        suite
     }
 }
 
@@ -137,15 +141,14 @@ fn agreed(count: Option<Count>, status: ExitStatus) -> Result<Count> {
 
 /// The test named in a line `time: 12.34 s theme::test` of our suites, or `test theme::test ... ok <12.340s>` of the standard
 /// library's harness. That one names failed tests again, with what they said.
-fn timed_test(line: &str) -> Option<TimedTest> {
+fn timed_test(line: &str) -> Option<(&str, Duration)> {
     let ours = || line.strip_prefix("time: ")?.split_once(" s ");
     let standard = || {
         let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
         Some((outcome.split_once(" <")?.1.strip_suffix("s>")?, name))
     };
     let (seconds, name) = ours().or_else(standard)?;
-    let time = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-    Some(TimedTest { time, name: name.to_owned() })
+    Some((name, Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
 }
 
 #[cfg(test)]
@@ -157,7 +160,6 @@ mod tests {
 
     #[test]
     fn counts_and_times_are_read_from_pieces() {
-        let timed = |time, name: &str| TimedTest { time: Duration::from_millis(time), name: name.to_owned() };
         let progress = Progress::default();
         let mut transcript = Transcript::new(Step::Unit, &progress, false);
         let pieces = [
@@ -173,12 +175,33 @@ mod tests {
         let last = Count { passed: 5, failed: 1 };
         assert_eq!(transcript.count(|transcript| ended(transcript, 256)).unwrap(), last);
         assert_eq!(transcript.counts, [Count { passed: 3, failed: 0 }, Count { passed: 70, failed: 2 }, last]);
-        assert_eq!(transcript.times, [timed(1500, "theme::test"), timed(2000, "a::b")]);
         assert_eq!(
             transcript.run_parts(command("printf").arg(pieces.concat())).unwrap(),
             Count { passed: 78, failed: 3 }
         );
         assert!(transcript.run(&mut command("true")).is_err(), "the last program reported nothing");
         assert!(transcript.run(command("sh").args(["-c", "echo 1 passed, 0 failed; exit 3"])).is_err());
+    }
+
+    #[test]
+    fn times_and_failures_are_kept() {
+        let progress = Progress::default();
+        let mut transcript = Transcript::new(Step::Host, &progress, false);
+        let output = "time: 1.50 s a\ntest b ... FAILED <2.000s>\n---- b ----\nit failed\n---- c ----\nso did it\n";
+        transcript.push(Output::Stdout, output.as_bytes());
+        // What is shown is read by whoever runs this test.
+        let suite = Transcript { kept: None, ..transcript }.close();
+        let said = |test: &TestCase| match &test.status {
+            TestCaseStatus::NonSuccess { description, .. } => description.as_deref().map(str::to_owned),
+            _ => None,
+        };
+        let tests = suite
+            .test_cases
+            .iter()
+            .map(|test| (test.name.as_str(), test.time.map(|time| time.as_millis()), said(test)));
+        let failed = |text: &str| Some(text.to_owned());
+        let expected =
+            [("a", Some(1500), None), ("b", Some(2000), failed("it failed")), ("c", None, failed("so did it"))];
+        assert_eq!((tests.collect::<Vec<_>>(), suite.failures), (expected.into(), 2));
     }
 }
