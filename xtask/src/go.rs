@@ -39,6 +39,16 @@ pub fn go(cache: &Path) -> Result<Command> {
     Ok(go)
 }
 
+/// Linker flags that leave out what only a debugger reads.
+pub const STRIPPED: &str = "-s -w";
+
+/// A command that builds a program by `go build`, or by another such command; it takes the program's place, and the package.
+pub fn build(cache: &Path, how: &[&str], linker_flags: &str) -> Result<Command> {
+    let mut build = go(cache)?;
+    build.args(how).args(["-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", linker_flags, "-o"]);
+    Ok(build)
+}
+
 /// The version of a package that a go.mod requires: that of its module.
 pub fn version<'m>(go_mod: &'m str, package: &str) -> Option<&'m str> {
     let mut required = go_mod.lines().filter_map(|line| line.trim().trim_start_matches("require ").split_once(' '));

@@ -20,7 +20,6 @@ mod process;
 mod programs;
 mod progress;
 mod release;
-mod sanity;
 mod storage_images;
 mod templates;
 mod test;

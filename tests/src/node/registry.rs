@@ -33,7 +33,7 @@ pub struct Release {
 impl Release {
     /// The one that this run was given.
     pub fn given() -> Result<Self> {
-        let registry = env::var("BULKHEAD_REGISTRY").context("BULKHEAD_REGISTRY names no registry")?;
+        let registry = env::var("BULKHEAD_REGISTRY_ADDRESS").context("BULKHEAD_REGISTRY_ADDRESS names no registry")?;
         Ok(Self { directory: path_in("BULKHEAD_RELEASE")?, registry })
     }
 
@@ -93,7 +93,7 @@ impl<'a> Registry<'a> {
         fs::write(&file, configuration.to_string())?;
         let flags = vec!["serve".to_owned(), file.to_string_lossy().into_owned()];
         let traces = Traces::new(directory.path(), "registry");
-        let server = Component::start(traces, path_in("BULKHEAD_REGISTRY_PROGRAM")?, flags)?;
+        let server = Component::start(traces, path_in("BULKHEAD_REGISTRY")?, flags)?;
         until(patience(Duration::from_secs(30)), || Ok(TcpStream::connect(&address).map(drop)?))?;
         let authority = credentials.join("authority.crt");
         let registry = Self { release, authority, directory, _server: server };

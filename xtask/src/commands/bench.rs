@@ -59,7 +59,7 @@ pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode>
         let other_driver = arguments.arguments.iter().any(|argument| argument.starts_with("--host-path"));
         let sidecars: &[_] = if other_driver { &[CSI_PROVISIONER, CSI_SNAPSHOTTER] } else { &[] };
         for tool in [LOCAL_PATH].iter().chain(sidecars) {
-            measure.env(tool.variable, tool.provide(workspace)?);
+            measure.envs([tool.variable(workspace)?]);
         }
     }
     measure.arg(programs.path(bench[0]));

@@ -9,10 +9,10 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use quick_junit::TestSuite;
 
+use crate::go_tool;
 use crate::kubernetes;
 use crate::programs::Programs;
 use crate::progress::say;
-use crate::sanity;
 use crate::test::{self, Report, Schedule, Step, Suites, Touched, require_host};
 use crate::vm::{Machine, require_packages};
 use crate::workspace::{Architecture, BuiltTests, Profile, Selection, TestProgram, Workspace};
@@ -136,7 +136,7 @@ fn run(workspace: &Workspace, arguments: &Arguments, steps: &[Step], units: Opti
         report.preparation("provide the programs of Kubernetes", || provide(workspace));
     }
     let sanity = match steps.contains(&Step::Sanity) {
-        true => report.preparation("build csi-sanity", || sanity::build(workspace)),
+        true => report.preparation("build csi-sanity", || go_tool::csi_sanity(workspace)),
         false => None,
     };
     let built = report.preparation("build the programs and the tests", || build(workspace, arguments, steps));

@@ -7,7 +7,7 @@ use fs_err as fs;
 
 use super::Program;
 use crate::cache;
-use crate::go::{go, version};
+use crate::go::{STRIPPED, build, version};
 use crate::process::run;
 use crate::progress::timed;
 use crate::workspace::{Architecture, Workspace};
@@ -57,15 +57,11 @@ impl Release {
         let directory = cache.join(format!("{version}-{architecture}"));
         for (name, package) in programs {
             cache::make_once(directory.join(name), |program| {
-                let mut build = go(&cache)
-                    .context("Kubernetes is built with Go 1.21 or newer, which fetches the version it needs")?;
                 // Test packages are built with another command.
-                match name.ends_with(".test") {
-                    true => build.args(["test", "-c", "-vet=off"]),
-                    false => build.arg("build"),
-                };
-                build.args(["-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", &self.linker_flags()]);
-                build.arg("-o").arg(program).arg(package).current_dir(module);
+                let how: &[_] = if name.ends_with(".test") { &["test", "-c", "-vet=off"] } else { &["build"] };
+                let mut build = build(&cache, how, &self.linker_flags())
+                    .context("Kubernetes is built with Go 1.21 or newer, which fetches the version it needs")?;
+                build.arg(program).arg(package).current_dir(module);
                 build.env("GOTOOLCHAIN", toolchain).env("GOOS", "linux").env("GOARCH", architecture);
                 timed(format_args!("building {name} of Kubernetes {version} once: some minutes"), || run(&mut build))
             })?;
@@ -78,7 +74,7 @@ impl Release {
         let mut numbers = self.version.trim_start_matches('v').split('.');
         let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
         let version = &self.version;
-        let mut flags = "-s -w".to_owned();
+        let mut flags = STRIPPED.to_owned();
         for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
             flags += &format!(
                 " -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"

@@ -70,7 +70,7 @@ impl Suites<'_> {
                 if self.long {
                     packages::require(&["chromium"])?;
                     for tool in [HELM, PROMETHEUS, PROMTOOL] {
-                        suite.env(tool.variable, tool.provide(self.workspace)?);
+                        suite.envs([tool.variable(self.workspace)?]);
                     }
                 }
                 let line = self.line(&self.programs.path(CLUSTER), "host", "xfs", self.long);
@@ -176,17 +176,17 @@ impl Suites<'_> {
     }
 
     /// What is installed from a registry, in this directory, and the variables that tell a suite where it is.
-    fn offered(&self, directory: &Path) -> Result<[(&'static str, PathBuf); 4]> {
+    fn offered(&self, directory: &Path) -> Result<[(String, PathBuf); 4]> {
         packages::require(&["skopeo"])?;
         // The first two are the machine's.
         let [_, _, port] = node::free_ports()?;
         let registry = format!("localhost:{port}/storage");
         crate::release::write_for_registry(self.workspace, |name| self.programs.path(name), &registry, directory)?;
         Ok([
-            (HELM.variable, HELM.provide(self.workspace)?),
-            (REGISTRY.variable, REGISTRY.provide(self.workspace)?),
-            ("BULKHEAD_RELEASE", directory.to_owned()),
-            ("BULKHEAD_REGISTRY", registry.into()),
+            HELM.variable(self.workspace)?,
+            REGISTRY.variable(self.workspace)?,
+            ("BULKHEAD_RELEASE".to_owned(), directory.to_owned()),
+            ("BULKHEAD_REGISTRY_ADDRESS".to_owned(), registry.into()),
         ])
     }
 

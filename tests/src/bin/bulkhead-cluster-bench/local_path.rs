@@ -21,7 +21,7 @@ use crate::LIMIT;
 use crate::claims::print_times;
 
 /// Names the program.
-const PROGRAM: &str = "BULKHEAD_LOCAL_PATH";
+const PROGRAM: &str = "BULKHEAD_LOCAL_PATH_PROVISIONER";
 const NAME: &str = "local-path-provisioner";
 const PROVISIONER: &str = "rancher.io/local-path";
 
