@@ -1,5 +1,6 @@
 //! Archives whose bytes depend on nothing but their contents.
 
+use std::collections::BTreeSet;
 use std::io::{self, Cursor, Write};
 
 use anyhow::{Context, Result};
@@ -10,31 +11,45 @@ use tar::{EntryType, Header};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-/// A tar archive in which all files belong to root and have the same age.
+/// A tar archive in which all files belong to root and have the same age. Each directory comes before what is in it.
 pub struct Archive {
     builder: tar::Builder<Vec<u8>>,
+    directories: BTreeSet<String>,
     time: Timestamp,
 }
 
 impl Archive {
     /// An empty archive. Its files have this modification time.
     pub fn new(time: Timestamp) -> Self {
-        Archive { builder: tar::Builder::new(Vec::new()), time }
+        Archive { builder: tar::Builder::new(Vec::new()), directories: BTreeSet::new(), time }
     }
 
-    /// Adds a directory.
+    /// Adds a directory, and any missing parents.
     pub fn directory(&mut self, path: &str) -> io::Result<()> {
-        self.builder.append_data(&mut self.header(EntryType::Directory, 0o755, 0), path, io::empty())
+        self.above(&format!("{path}/"))
     }
 
-    /// Adds a file.
+    /// Adds a file, and any missing parent directories.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+        self.above(path)?;
         self.builder.append_data(&mut self.header(EntryType::Regular, mode, content.len()), path, content)
     }
 
-    /// Adds a symbolic link.
+    /// Adds a symbolic link, and any missing parent directories.
     pub fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
+        self.above(path)?;
         self.builder.append_link(&mut self.header(EntryType::Symlink, 0o777, 0), path, target)
+    }
+
+    /// Adds the directories above a path that are missing.
+    fn above(&mut self, path: &str) -> io::Result<()> {
+        for (end, _) in path.match_indices('/') {
+            if self.directories.insert(path[..end].to_owned()) {
+                let mut header = self.header(EntryType::Directory, 0o755, 0);
+                self.builder.append_data(&mut header, &path[..end], io::empty())?;
+            }
+        }
+        Ok(())
     }
 
     fn header(&self, kind: EntryType, mode: u32, size: usize) -> Header {

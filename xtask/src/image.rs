@@ -165,9 +165,6 @@ impl Image {
     /// The image's files.
     fn layer(&self, built: &dyn Fn(&str) -> PathBuf) -> Result<Vec<u8>> {
         let mut layer = Archive::new(Timestamp::UNIX_EPOCH);
-        if let Some((directory, _)) = self.program.rsplit_once('/') {
-            layer.directory(directory)?;
-        }
         for program in [self.program].iter().chain(self.beside) {
             layer.file(program, 0o755, &fs::read(built(program))?)?;
         }

@@ -69,7 +69,7 @@ impl StandIn {
 
     fn layer(&self, agnhost: Option<Vec<u8>>) -> Result<Vec<u8>> {
         let mut layer = Archive::new(Timestamp::UNIX_EPOCH);
-        for directory in ["etc", "mnt", "opt", "root", "tmp", "usr", "usr/bin", "usr/lib", "usr/lib64", "var"] {
+        for directory in ["etc", "mnt", "opt", "root", "tmp", "usr/bin", "usr/lib", "usr/lib64", "var"] {
             layer.directory(directory)?;
         }
         for (path, target) in LINKS {

@@ -123,8 +123,6 @@ fn archive(entries: Vec<Value>, more: &[(&str, Value)], blobs: &[&Blob]) -> io::
     for (path, content) in [layout, index].iter().chain(more) {
         archive.file(path, 0o644, content.to_string().as_bytes())?;
     }
-    archive.directory("blobs")?;
-    archive.directory("blobs/sha256")?;
     for blob in blobs {
         archive.file(&blob.path(), 0o644, &blob.content)?;
     }

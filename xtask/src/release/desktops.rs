@@ -30,7 +30,6 @@ pub fn write(desktop: Desktop, plugin: &Path, source: &Path, origin: &Origin, di
         zip(&files, origin.date)?
     } else {
         let mut archive = Archive::new(origin.date);
-        archive.directory(&name)?;
         files.iter().try_for_each(|(path, mode, content)| archive.file(path, *mode, content))?;
         gzip(&archive.finish()?)?
     };

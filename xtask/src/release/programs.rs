@@ -32,13 +32,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 pub fn common(workspace: &Workspace, source: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut content = BTreeMap::new();
     for file in FILES {
-        let path = source.join(file);
-        content.insert(file.to_owned(), fs::read(&path)?);
-    }
-    for directory in DIRECTORIES {
-        for (path, bytes) in files(&source.join(directory))? {
-            content.insert(format!("{directory}/{path}"), bytes);
-        }
+        content.insert(file.to_owned(), fs::read(source.join(file))?);
     }
     let client = workspace.program("bulkheadctl", Architecture::host(), Profile::Release);
     let client = || command(&client);
@@ -47,11 +41,11 @@ pub fn common(workspace: &Workspace, source: &Path) -> Result<BTreeMap<String, V
     }
     let pages = run_directory(&workspace.runs())?;
     capture(client().arg("man").arg(pages.path()))?;
-    for (page, bytes) in files(pages.path())? {
-        content.insert(format!("share/man/man1/{page}"), bytes);
-    }
-    for (page, bytes) in files(&source.join("deploy/man"))? {
-        content.insert(format!("share/man/man8/{page}"), bytes);
+    let manuals = [("share/man/man1", pages.path().to_owned()), ("share/man/man8", source.join("deploy/man"))];
+    for (place, directory) in
+        DIRECTORIES.map(|directory| (directory, source.join(directory))).into_iter().chain(manuals)
+    {
+        content.extend(files(&directory)?.into_iter().map(|(path, bytes)| (format!("{place}/{path}"), bytes)));
     }
     Ok(content)
 }
@@ -65,25 +59,13 @@ pub fn write(
     directory: &Path,
 ) -> Result<()> {
     let name = format!("bulkhead-{}-linux-{}", super::VERSION, architecture.debian());
-    let mut all: BTreeMap<String, (u32, Vec<u8>)> = BTreeMap::new();
+    let mut archive = Archive::new(date);
     for path in workspace.built(Selection::Shipped, architecture, Profile::Release)? {
         let program = path.file_name().context("a program without a name")?.to_string_lossy();
-        let content = fs::read(&path)?;
-        all.insert(format!("bin/{program}"), (0o755, content));
+        archive.file(&format!("{name}/bin/{program}"), 0o755, &fs::read(&path)?)?;
     }
-    all.extend(common.iter().map(|(path, content)| (path.clone(), (0o644, content.clone()))));
-    let mut archive = Archive::new(date);
-    let mut last = String::new();
-    for (path, (mode, content)) in &all {
-        // Each directory comes before the first file in it.
-        for (end, _) in path.match_indices('/') {
-            let parent = &path[..end];
-            if !format!("{last}/").starts_with(&format!("{parent}/")) {
-                archive.directory(&format!("{name}/{parent}"))?;
-            }
-        }
-        archive.file(&format!("{name}/{path}"), *mode, content)?;
-        last.clone_from(path);
+    for (path, content) in common {
+        archive.file(&format!("{name}/{path}"), 0o644, content)?;
     }
     Ok(fs::write(directory.join(format!("{name}.tar.gz")), gzip(&archive.finish()?)?)?)
 }
