@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use fs_err as fs;
 
 use super::VERSION;
@@ -81,27 +81,15 @@ fn package(chart: &Path, images: &[Pinned], origin: &Origin) -> Result<Vec<u8>> 
 
 /// The values with the repositories and digests of the images filled in.
 fn pin(values: &str, images: &[Pinned]) -> Result<String> {
-    let mut pinned = String::new();
-    let mut current: Option<&Pinned> = None;
-    let mut found = 0;
-    for line in values.lines() {
-        let of =
-            line.trim().strip_prefix("repository: ").and_then(|name| images.iter().find(|image| image.name == name));
-        let indentation = &line[..line.len() - line.trim_start().len()];
-        match (of, current) {
-            (Some(image), _) => {
-                pinned += &format!("{indentation}repository: {}\n", image.repository);
-                current = of;
-            }
-            (None, Some(Pinned { digest, .. })) if line.trim() == r#"digest: """# => {
-                pinned += &format!("{indentation}digest: {digest}\n");
-                found += 1;
-                current = None;
-            }
-            _ => pinned += &format!("{line}\n"),
-        }
+    let mut pinned = values.to_owned();
+    for Pinned { name, repository, digest } in images {
+        let image = pinned.split_once(&format!("repository: {name}\n"));
+        let parts = image.and_then(|(before, image)| Some((before, image.split_once("digest: \"\"\n")?)));
+        let parts = parts.filter(|(_, (between, _))| !between.contains("repository: "));
+        let (before, (between, after)) =
+            parts.with_context(|| format!("values.yaml has no image {name} with an empty digest"))?;
+        pinned = format!("{before}repository: {repository}\n{between}digest: {digest}\n{after}");
     }
-    ensure!(found == images.len(), "values.yaml has {found} of {} images with an empty digest", images.len());
     Ok(pinned)
 }
 
@@ -121,6 +109,7 @@ mod tests {
                         b:\n  repository: registry.example.com/two\n  digest: sha256:two\n";
         assert_eq!(pin(values, &[pinned("one"), pinned("two")]).unwrap(), expected);
         assert!(pin(values, &[pinned("one"), pinned("three")]).is_err());
+        assert!(pin(&values.replacen("digest", "tag", 1), &[pinned("one"), pinned("two")]).is_err());
     }
 
     #[test]
