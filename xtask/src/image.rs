@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use self::layout::Manifest;
 pub use self::layout::read as read_released;
 use crate::archive::Archive;
+use crate::release::{Contents, Origin, VERSION};
 use crate::workspace::Architecture;
 
 /// What an image contains and how it is started.
@@ -30,8 +31,6 @@ struct Image {
     user: &'static str,
     stop_signal: &'static str,
 }
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The images, named after their programs.
 const IMAGES: [Image; 2] = [
@@ -70,16 +69,6 @@ pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, direct
     IMAGES.iter().map(|image| image.write(&built, architecture, directory)).collect()
 }
 
-/// What the images of a release record about it.
-pub struct Released<'a> {
-    /// Where they are pushed; without it they are meant to be imported on nodes.
-    pub registry: Option<&'a str>,
-    /// The commit that they were built from.
-    pub revision: &'a str,
-    /// When that commit was made.
-    pub created: Timestamp,
-}
-
 /// A released image.
 pub struct Pinned {
     /// Its name.
@@ -94,13 +83,12 @@ pub struct Pinned {
 /// `built` maps a program's name to its path.
 pub fn write_released(
     built: impl Fn(&str, Architecture) -> PathBuf,
-    architectures: &[Architecture],
-    released: &Released<'_>,
+    contents: &Contents<'_>,
     directory: &Path,
 ) -> Result<Vec<Pinned>> {
-    let Released { registry, revision, created } = released;
+    let Contents { origin: Origin { revision, date }, architectures, registry } = contents;
     let write = |image: &Image| {
-        let config = image.config(*created, &[("revision", revision), ("created", &created.to_string())]);
+        let config = image.config(*date, &[("revision", revision), ("created", &date.to_string())]);
         let for_one = |architecture: &Architecture| {
             let layer = image.layer(&|program| built(program, *architecture))?;
             Manifest::new(layer, true, config.clone(), *architecture)
@@ -232,16 +220,13 @@ mod tests {
             fs::write(&path, path.to_string_lossy().as_bytes()).unwrap();
             path
         };
-        let released = Released {
-            registry: Some("registry.example.com/storage"),
-            revision: "c0ffee",
-            created: Timestamp::UNIX_EPOCH,
-        };
-        let both = [Architecture::Amd64, Architecture::Arm64];
-        let pinned = write_released(built, &both, &released, directory.path()).unwrap();
+        let origin = &Origin { revision: "c0ffee".to_owned(), date: Timestamp::UNIX_EPOCH };
+        let registry = Some("registry.example.com/storage");
+        let contents = Contents { origin, architectures: &Architecture::ALL, registry };
+        let pinned = write_released(built, &contents, directory.path()).unwrap();
         assert_eq!(pinned[0].repository, "registry.example.com/storage/bulkhead-frontend");
         let archive = directory.path().join(format!("bulkhead-frontend-{VERSION}.oci.tar"));
-        for architecture in both {
+        for architecture in Architecture::ALL {
             let (layer, config) = read_released(&archive, architecture).unwrap();
             assert_eq!(config["architecture"], architecture.debian());
             assert_eq!(config["config"]["Labels"]["org.opencontainers.image.revision"], "c0ffee");

@@ -23,7 +23,7 @@ use crate::cargo_tool::CYCLONEDX;
 use crate::checksum::sha256;
 use crate::desktop::Desktop;
 use crate::go_tool::HELM;
-use crate::image::{self, Released};
+use crate::image;
 use crate::progress::timed;
 use crate::workspace::{Architecture, Profile, Selection, Workspace, cargo_home};
 use crate::zig::Zig;
@@ -43,7 +43,7 @@ pub struct Contents<'a> {
     pub origin: &'a Origin,
     /// The processors. The plugin is also built for other systems with these.
     pub architectures: &'a [Architecture],
-    /// Where the images will be pushed to.
+    /// Where the images will be pushed to; without it they are meant to be imported on nodes.
     pub registry: Option<&'a str>,
 }
 
@@ -55,7 +55,7 @@ pub fn write(workspace: &Workspace, contents: &Contents<'_>, directory: &Path) -
 
 /// The same; what is not compiled is taken from a directory that contains the source and nothing else.
 fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, directory: &Path) -> Result<()> {
-    let Contents { origin, architectures, registry } = contents;
+    let Contents { origin, architectures, .. } = contents;
     empty(directory)?;
     let helm = HELM.provide(workspace)?;
     CYCLONEDX.command()?;
@@ -79,9 +79,8 @@ fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, dir
     for architecture in *architectures {
         programs::write(workspace, *architecture, &common, origin.date, directory)?;
     }
-    let released = Released { registry: *registry, revision: &origin.revision, created: origin.date };
     let program = |name: &str, architecture| workspace.program(name, architecture, Profile::Release);
-    let images = image::write_released(program, architectures, &released, directory)?;
+    let images = image::write_released(program, contents, directory)?;
     krew::write(source, architectures, directory)?;
     chart::write(source, &images, origin, &helm, directory)?;
     sbom::write(source, architectures, origin, directory)?;
@@ -95,10 +94,10 @@ pub fn write_for_registry(
     registry: &str,
     directory: &Path,
 ) -> Result<()> {
-    let (origin, host) = (Origin::of(workspace)?, Architecture::host());
-    let released = Released { registry: Some(registry), revision: &origin.revision, created: origin.date };
-    let images = image::write_released(|name, _| built(name), &[host], &released, directory)?;
-    chart::write(&workspace.root, &images, &origin, &HELM.provide(workspace)?, directory)
+    let origin = &Origin::of(workspace)?;
+    let contents = Contents { origin, architectures: &[Architecture::host()], registry: Some(registry) };
+    let images = image::write_released(|name, _| built(name), &contents, directory)?;
+    chart::write(&workspace.root, &images, origin, &HELM.provide(workspace)?, directory)
 }
 
 /// Removes the files of an earlier release, and nothing else.

@@ -46,14 +46,11 @@ mod tests {
     fn the_manifest_has_the_checksum_of_each_archive() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let directory = tempfile::tempdir().unwrap();
-        let both = [Architecture::Amd64, Architecture::Arm64];
-        for name in both.map(|one| format!("bulkhead-{VERSION}-linux-{}.tar.gz", one.debian())) {
+        let linux = Architecture::ALL.map(|one| format!("bulkhead-{VERSION}-linux-{}.tar.gz", one.debian()));
+        for name in linux.into_iter().chain(Desktop::with(&Architecture::ALL).map(|one| desktops::archive(one).1)) {
             fs::write(directory.path().join(&name), &name).unwrap();
         }
-        for name in Desktop::with(&both).map(|one| desktops::archive(one).1) {
-            fs::write(directory.path().join(&name), &name).unwrap();
-        }
-        write(&source, &both, directory.path()).unwrap();
+        write(&source, &Architecture::ALL, directory.path()).unwrap();
         let manifest = fs::read_to_string(directory.path().join(format!("bulkhead-{VERSION}-krew.yaml"))).unwrap();
         for line in [
             format!("  version: v{VERSION}"),
