@@ -107,19 +107,14 @@ pub fn write_released(
 }
 
 /// Writes the archives of the images that pods on a node without a registry use, and returns their paths.
-pub fn write_shells(architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
+pub fn write_shells(directory: &Path) -> Result<Vec<PathBuf>> {
     let busybox = |_: &str| PathBuf::from("/bin/busybox");
-    [SHELL, BUSYBOX].iter().map(|image| image.write(&busybox, architecture, directory)).collect()
+    [SHELL, BUSYBOX].iter().map(|image| image.write(&busybox, Architecture::host(), directory)).collect()
 }
 
 /// Writes the archive of an image, with the tag `test`, of a static program that is not ours, and returns its path.
-pub fn write_other(
-    name: &'static str,
-    program: &Path,
-    architecture: Architecture,
-    directory: &Path,
-) -> Result<PathBuf> {
-    Image { tag: "test", ..Image::of_program(name) }.write(&|_| program.to_owned(), architecture, directory)
+pub fn write_other(name: &'static str, program: &Path, directory: &Path) -> Result<PathBuf> {
+    Image { tag: "test", ..Image::of_program(name) }.write(&|_| program.to_owned(), Architecture::host(), directory)
 }
 
 impl Image {

@@ -53,7 +53,7 @@ pub fn run<T: Send>(
     let Equipment { assets, images: more_images, memory, disk, qemu } = equipment;
     let archives = run_directory(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
-    images.extend(image::write_shells(Architecture::host(), archives.path())?);
+    images.extend(image::write_shells(archives.path())?);
     images.extend(more_images);
     let [kubelet_port, relay_port] = free_ports()?;
     let node = Node { kubelet: assets.join("kubelet"), images, kubelet_port, relay_port };

@@ -152,7 +152,6 @@ fn run(workspace: &Workspace, arguments: &Arguments, steps: &[Step], units: Opti
         suites: Suites { workspace, programs, sanity, filter, long: arguments.all, everything, qemu: arguments.qemu },
         unit_tests,
         examples: units.is_none(),
-        may_be_empty: arguments.filter.is_some(),
         lint: arguments.lint,
     };
     schedule.run(report);

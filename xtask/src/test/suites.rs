@@ -21,7 +21,7 @@ use crate::process::command;
 use crate::programs::Programs;
 use crate::storage_images;
 use crate::vm::{Machine, Options, Userland};
-use crate::workspace::{Architecture, Workspace};
+use crate::workspace::Workspace;
 
 const SUITE: &str = "bulkhead-suite";
 const CLUSTER: &str = "bulkhead-cluster";
@@ -166,7 +166,7 @@ impl Suites<'_> {
         let archives = run_directory(&self.workspace.runs())?;
         if self.everything {
             let (name, program) = (LOCAL_PATH.name(), LOCAL_PATH.provide(self.workspace)?);
-            equipment.images.push(image::write_other(name, &program, Architecture::host(), archives.path())?);
+            equipment.images.push(image::write_other(name, &program, archives.path())?);
         }
         let release = run_directory(&self.workspace.runs())?;
         let offered = if self.everything { Some(self.offered(release.path())?) } else { None };
