@@ -11,23 +11,27 @@ use super::step::Step::{
 use crate::process::{capture, command};
 use crate::workspace::Workspace;
 
+type Names = &'static [&'static str];
+
 /// Files, and the first places where a fault in them would show.
 struct Rule {
-    /// The beginning of their paths.
-    prefix: &'static str,
+    /// The beginnings of their paths.
+    prefixes: Names,
     /// The packages whose unit tests are run; all packages if the list is empty.
-    units: &'static [&'static str],
+    units: Names,
     /// The steps.
     steps: &'static [Step],
 }
 
-const fn rule(prefix: &'static str, units: &'static [&'static str], steps: &'static [Step]) -> Rule {
-    Rule { prefix, units, steps }
+const fn rule(prefixes: Names, units: Names, steps: &'static [Step]) -> Rule {
+    Rule { prefixes, units, steps }
 }
 
 const ALL: &[&str] = &[];
 // xtask's tests look in the sources for what the documentation quotes.
 const HELPER: &[&str] = &["bulkhead-fuzz", "bulkhead-privhelper", "bulkhead-protocol", "xtask"];
+const API: &[&str] = &["bulkhead-api", "bulkhead-frontend", "bulkheadctl", "kubectl-bulkhead", "xtask"];
+const CONSOLE: &[&str] = &["bulkhead-console", "bulkheadctl", "kubectl-bulkhead", "xtask"];
 const FRONTEND: &[&str] = &["bulkhead-frontend", "bulkheadctl", "xtask"];
 const MODEL: &[&str] = &[
     "bulkhead-api", "bulkhead-console", "bulkhead-frontend", "bulkhead-fuzz", "bulkhead-model", "bulkheadctl",
@@ -37,98 +41,67 @@ const XTASK: &[&str] = &["xtask", "bulkhead-vm-agent"];
 
 /// The rule with the longest matching prefix applies to a file. A file that no other rule names affects everything.
 const RULES: &[Rule] = &[
-    rule("", ALL, &[Policy, Unit, Host, Kubernetes, Xfs, Ext4, Sanity, Reboot, PowerCut, Systemd, Node, StorageE2e]),
+    rule(&[""], ALL, &[Policy, Unit, Host, Kubernetes, Xfs, Ext4, Sanity, Reboot, PowerCut, Systemd, Node, StorageE2e]),
     // Read by people only; `cargo xtask lint` reads deny.toml.
-    rule(".ci/", ALL, &[]),
-    rule(".editorconfig", ALL, &[]),
-    rule(".github/", XTASK, &[Unit]),
-    rule(".gitignore", ALL, &[]),
-    rule("LICENSE", ALL, &[]),
-    rule("deny.toml", ALL, &[]),
-    rule("rustfmt.toml", ALL, &[]),
+    rule(&[".ci/", ".editorconfig", ".gitignore", "LICENSE", "deny.toml", "rustfmt.toml"], ALL, &[]),
     // Unit tests compare them with the code, or with the targets of their links.
-    rule("CHANGELOG.md", XTASK, &[Unit]),
-    rule("CONTRIBUTING.md", XTASK, &[Unit]),
-    rule("README.md", XTASK, &[Unit]),
-    rule("docs/", XTASK, &[Policy, Unit]),
-    rule("SECURITY.md", ALL, &[Policy, Unit]),
-    rule("clippy.toml", ALL, &[Policy]),
-    // What is shipped.
-    rule("deploy/images/", XTASK, &[Unit, Node]),
-    // `--all` checks the chart.
-    rule("deploy/helm/", XTASK, &[Unit, Kubernetes]),
+    rule(&[".github/", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"], XTASK, &[Unit]),
+    rule(&["docs/"], XTASK, &[Policy, Unit]),
+    rule(&["SECURITY.md"], ALL, &[Policy, Unit]),
+    rule(&["clippy.toml"], ALL, &[Policy]),
+    // What is shipped. `--all` checks the chart.
+    rule(&["deploy/images/"], XTASK, &[Unit, Node]),
+    rule(&["deploy/helm/"], XTASK, &[Unit, Kubernetes]),
     // Where deploy/kubernetes leads.
-    rule("deploy/helm/bulkhead/files/", XTASK, &[Unit, Kubernetes, Node]),
-    rule("deploy/helm/bulkhead/files/monitoring/", FRONTEND, &[Unit, Kubernetes]),
-    rule("deploy/monitoring/", FRONTEND, &[Unit, Kubernetes]),
-    rule("deploy/prepare/", HELPER, &[Unit, Host]),
-    rule("deploy/seccomp/", ALL, &[Systemd]),
-    rule("deploy/systemd/", ALL, &[Systemd, Node]),
-    rule("deploy/udev/", ALL, &[Systemd, Node]),
-    rule("frontend/", FRONTEND, &[Unit, Host, Kubernetes]),
-    rule(
-        "frontend/api/",
-        &["bulkhead-api", "bulkhead-frontend", "bulkheadctl", "kubectl-bulkhead", "xtask"],
-        &[Unit, Kubernetes],
-    ),
-    rule("frontend/bulkheadctl/", &["bulkheadctl", "xtask"], &[Unit, Host]),
-    rule(
-        "frontend/console/",
-        &["bulkhead-console", "bulkheadctl", "kubectl-bulkhead", "xtask"],
-        &[Unit, Host, Kubernetes],
-    ),
-    rule("frontend/kubectl-bulkhead/", &["kubectl-bulkhead", "xtask"], &[Unit, Kubernetes]),
-    rule("frontend/model/", MODEL, &[Unit, Host, Kubernetes, Sanity]),
-    rule("frontend/src/csi/", FRONTEND, &[Unit, Host, Sanity, StorageE2e]),
-    rule("frontend/src/kubernetes/", FRONTEND, &[Unit, Kubernetes, StorageE2e]),
-    rule("frontend/src/main.rs", FRONTEND, &[Unit, Host, Kubernetes, Systemd, Node]),
-    rule("frontend/src/options.rs", FRONTEND, &[Unit, Host, Kubernetes, Systemd, Node]),
-    rule("frontend/src/registration", FRONTEND, &[Unit, Host, Node]),
-    rule("frontend/src/volumes/", FRONTEND, &[Unit, Host, Kubernetes, Sanity]),
-    rule("frontend/tests/", FRONTEND, &[Unit]),
-    rule("privhelper/", HELPER, &[Policy, Unit, Host]),
-    rule("privhelper/src/emptier", HELPER, &[Policy, Unit, Host, Xfs]),
-    rule("privhelper/src/start/", HELPER, &[Policy, Unit, Host, Xfs, Reboot, Systemd]),
-    rule("privhelper/src/start/config", HELPER, &[Policy, Unit, Host, Systemd, Node]),
-    rule("privhelper/src/state/", HELPER, &[Policy, Unit, Host, Xfs]),
-    rule("privhelper/src/sys/", HELPER, &[Policy, Unit, Host, Xfs, Ext4, Systemd]),
-    rule("proto/", FRONTEND, &[Unit, Host, Sanity]),
-    rule("protocol/", ALL, &[Policy, Unit, Host, Kubernetes]),
-    rule("protocol/tests/", HELPER, &[Unit]),
+    rule(&["deploy/helm/bulkhead/files/"], XTASK, &[Unit, Kubernetes, Node]),
+    rule(&["deploy/helm/bulkhead/files/monitoring/", "deploy/monitoring/"], FRONTEND, &[Unit, Kubernetes]),
+    rule(&["deploy/prepare/"], HELPER, &[Unit, Host]),
+    rule(&["deploy/seccomp/"], ALL, &[Systemd]),
+    rule(&["deploy/systemd/", "deploy/udev/"], ALL, &[Systemd, Node]),
+    rule(&["frontend/"], FRONTEND, &[Unit, Host, Kubernetes]),
+    rule(&["frontend/api/"], API, &[Unit, Kubernetes]),
+    rule(&["frontend/bulkheadctl/"], &["bulkheadctl", "xtask"], &[Unit, Host]),
+    rule(&["frontend/console/"], CONSOLE, &[Unit, Host, Kubernetes]),
+    rule(&["frontend/kubectl-bulkhead/"], &["kubectl-bulkhead", "xtask"], &[Unit, Kubernetes]),
+    rule(&["frontend/model/"], MODEL, &[Unit, Host, Kubernetes, Sanity]),
+    rule(&["frontend/src/csi/"], FRONTEND, &[Unit, Host, Sanity, StorageE2e]),
+    rule(&["frontend/src/kubernetes/"], FRONTEND, &[Unit, Kubernetes, StorageE2e]),
+    rule(&["frontend/src/main.rs", "frontend/src/options.rs"], FRONTEND, &[Unit, Host, Kubernetes, Systemd, Node]),
+    rule(&["frontend/src/registration"], FRONTEND, &[Unit, Host, Node]),
+    rule(&["frontend/src/volumes/"], FRONTEND, &[Unit, Host, Kubernetes, Sanity]),
+    rule(&["frontend/tests/"], FRONTEND, &[Unit]),
+    rule(&["privhelper/"], HELPER, &[Policy, Unit, Host]),
+    rule(&["privhelper/src/emptier", "privhelper/src/state/"], HELPER, &[Policy, Unit, Host, Xfs]),
+    rule(&["privhelper/src/start/"], HELPER, &[Policy, Unit, Host, Xfs, Reboot, Systemd]),
+    rule(&["privhelper/src/start/config"], HELPER, &[Policy, Unit, Host, Systemd, Node]),
+    rule(&["privhelper/src/sys/"], HELPER, &[Policy, Unit, Host, Xfs, Ext4, Systemd]),
+    rule(&["proto/"], FRONTEND, &[Unit, Host, Sanity]),
+    rule(&["protocol/"], ALL, &[Policy, Unit, Host, Kubernetes]),
+    rule(&["protocol/tests/"], HELPER, &[Unit]),
     // The tests themselves.
-    rule("tests/control-plane/", ALL, &[Kubernetes, Node, StorageE2e]),
-    rule("tests/control-plane/1.", ALL, &[OlderKubernetes]),
-    rule("tests/prometheus/", ALL, &[Kubernetes]),
-    rule("tests/helm/", ALL, &[Kubernetes]),
-    rule("tests/registry/", ALL, &[Node]),
-    rule("tests/snapshot-metadata/", ALL, &[Kubernetes]),
-    // Benches only.
-    rule("tests/external-provisioner/", ALL, &[]),
-    rule("tests/local-path/", ALL, &[Node]),
-    rule("tests/fuzz/", &["bulkhead-fuzz", "xtask"], &[Unit]),
-    rule("tests/protocol/", XTASK, &[Unit, Host]),
-    rule("tests/sanity/", ALL, &[Sanity]),
-    rule("tests/storage-e2e/", ALL, &[StorageE2e]),
-    rule("tests/src/bench/", &["bulkhead-tests"], &[Unit]),
-    rule("tests/src/bin/bulkhead-bench", ALL, &[]),
-    rule("tests/src/bin/bulkhead-cluster/", XTASK, &[Unit, Kubernetes]),
-    rule("tests/src/bin/bulkhead-cluster-bench", ALL, &[]),
-    rule("tests/src/bin/bulkhead-demo", ALL, &[]),
-    rule("tests/src/bin/bulkhead-node", XTASK, &[Unit, Node]),
-    rule("tests/src/bin/bulkhead-sanity", ALL, &[Sanity]),
-    rule("tests/src/bin/bulkhead-suite", XTASK, &[Unit, Host, Xfs, Ext4, Reboot, PowerCut]),
-    rule("tests/src/bin/bulkhead-systemd", XTASK, &[Unit, Systemd]),
-    rule("tests/src/cluster/", ALL, &[Kubernetes]),
-    rule("tests/src/node/", ALL, &[Node]),
-    rule("xtask/", XTASK, &[Policy, Unit]),
-    rule("xtask/agent/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
-    rule("xtask/src/go_tool.rs", XTASK, &[Unit, Kubernetes, Sanity]),
-    rule("xtask/src/image", XTASK, &[Unit, Node]),
-    rule("xtask/src/kubernetes/", XTASK, &[Unit, Kubernetes, Node]),
-    rule("xtask/src/node.rs", XTASK, &[Unit, Node]),
-    rule("xtask/src/storage_images.rs", XTASK, &[Unit, StorageE2e]),
-    rule("xtask/src/test/", XTASK, &[Policy, Unit, Host, Xfs]),
-    rule("xtask/src/vm/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
+    rule(&["tests/control-plane/"], ALL, &[Kubernetes, Node, StorageE2e]),
+    rule(&["tests/control-plane/1."], ALL, &[OlderKubernetes]),
+    rule(&["tests/fuzz/"], &["bulkhead-fuzz", "xtask"], &[Unit]),
+    rule(&["tests/helm/", "tests/prometheus/", "tests/snapshot-metadata/", "tests/src/cluster/"], ALL, &[Kubernetes]),
+    rule(&["tests/local-path/", "tests/registry/", "tests/src/node/"], ALL, &[Node]),
+    rule(&["tests/protocol/"], XTASK, &[Unit, Host]),
+    rule(&["tests/sanity/", "tests/src/bin/bulkhead-sanity"], ALL, &[Sanity]),
+    rule(&["tests/storage-e2e/"], ALL, &[StorageE2e]),
+    rule(&["tests/src/bench/"], &["bulkhead-tests"], &[Unit]),
+    // Benches, and the demonstration.
+    rule(&["tests/external-provisioner/", "tests/src/bin/bulkhead-bench"], ALL, &[]),
+    rule(&["tests/src/bin/bulkhead-cluster-bench", "tests/src/bin/bulkhead-demo"], ALL, &[]),
+    rule(&["tests/src/bin/bulkhead-cluster/"], XTASK, &[Unit, Kubernetes]),
+    rule(&["tests/src/bin/bulkhead-node"], XTASK, &[Unit, Node]),
+    rule(&["tests/src/bin/bulkhead-suite"], XTASK, &[Unit, Host, Xfs, Ext4, Reboot, PowerCut]),
+    rule(&["tests/src/bin/bulkhead-systemd"], XTASK, &[Unit, Systemd]),
+    rule(&["xtask/"], XTASK, &[Policy, Unit]),
+    rule(&["xtask/agent/", "xtask/src/vm/"], XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
+    rule(&["xtask/src/go_tool.rs"], XTASK, &[Unit, Kubernetes, Sanity]),
+    rule(&["xtask/src/image", "xtask/src/node.rs"], XTASK, &[Unit, Node]),
+    rule(&["xtask/src/kubernetes/"], XTASK, &[Unit, Kubernetes, Node]),
+    rule(&["xtask/src/storage_images.rs"], XTASK, &[Unit, StorageE2e]),
+    rule(&["xtask/src/test/"], XTASK, &[Policy, Unit, Host, Xfs]),
 ];
 
 /// What a change affects.
@@ -157,8 +130,9 @@ impl Touched {
         let mut steps = BTreeSet::new();
         let mut units = Some(BTreeSet::new());
         for file in files {
-            let matching = RULES.iter().filter(|rule| file.starts_with(rule.prefix));
-            let Some(rule) = matching.max_by_key(|rule| rule.prefix.len()) else { continue };
+            let prefixes = RULES.iter().flat_map(|rule| rule.prefixes.iter().map(move |prefix| (prefix, rule)));
+            let matching = prefixes.filter(|(prefix, _)| file.starts_with(**prefix));
+            let Some((_, rule)) = matching.max_by_key(|(prefix, _)| prefix.len()) else { continue };
             steps.extend(rule.steps);
             match &mut units {
                 _ if !rule.steps.contains(&Unit) => {}
@@ -180,11 +154,11 @@ mod tests {
     #[test]
     fn a_rule_names_what_is_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace");
-        for rule in RULES {
+        for prefix in RULES.iter().flat_map(|rule| rule.prefixes) {
             // A prefix may end in the middle of a name.
-            let (directory, name) = rule.prefix.rsplit_once('/').unwrap_or(("", rule.prefix));
-            let mut names = root.join(directory).read_dir().expect(rule.prefix).map(|entry| entry.expect("an entry"));
-            assert!(names.any(|entry| entry.file_name().to_string_lossy().starts_with(name)), "{}", rule.prefix);
+            let (directory, name) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+            let mut names = root.join(directory).read_dir().expect(prefix).map(|entry| entry.expect("an entry"));
+            assert!(names.any(|entry| entry.file_name().to_string_lossy().starts_with(name)), "{prefix}");
         }
     }
 
