@@ -110,38 +110,29 @@ fn documented(list: &str, depth: &str) -> Vec<(String, String)> {
     items
 }
 
-/// Every unsafe block, with the comment that says why it is sound.
+/// Every unsafe block, with the comment that says why it is sound. That it is above its block is clippy's concern.
 pub fn unsafe_blocks(root: &Path) -> Result<Section> {
     let mut rows = Vec::new();
     for Source { path, text } in audited(root)? {
-        for (number, reason) in blocks(&text) {
-            let reason = reason.with_context(|| format!("{}:{number}: unsafe without a reason", path.display()))?;
-            rows.push(vec![format!("`{}`", path.display()), reason]);
-        }
+        let (reasons, path) = (reasons(&text), path.display());
+        let blocks = text.lines().filter(|line| line.contains("unsafe {") && !line.trim_start().starts_with("//"));
+        ensure!(
+            blocks.count() == reasons.len(),
+            "{path}: an unsafe block without a reason, or a reason without a block"
+        );
+        rows.extend(reasons.into_iter().map(|reason| vec![format!("`{path}`"), reason]));
     }
     let note = format!("{} blocks, each with one call.", rows.len());
     Ok(Section { title: "Unsafe", note, columns: &["where", "why it is sound"], rows })
 }
 
-/// The numbers of the lines that open an unsafe block, and the SAFETY comment above each.
-fn blocks(text: &str) -> Vec<(usize, Option<String>)> {
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let is_block = |line: &str| line.contains("unsafe {") && !line.starts_with("//");
-    let blocks = lines.iter().enumerate().filter(|(_, line)| is_block(line));
-    blocks.map(|(index, _)| (index + 1, reason(&lines[..index]))).collect()
-}
-
-/// The last SAFETY comment, unless a statement ends between it and the block.
-fn reason(above: &[&str]) -> Option<String> {
-    let begin = above.iter().rposition(|line| line.starts_with("// SAFETY:"))?;
-    let is_comment = |line: &&&str| line.starts_with("//");
-    let comment: Vec<&str> = above[begin..].iter().take_while(is_comment).copied().collect();
-    let between = &above[begin + comment.len()..];
-    if between.iter().any(|line| line.ends_with(';') || line.ends_with('}') || line.is_empty()) {
-        return None;
-    }
-    let words: Vec<&str> = comment.iter().map(|line| line.trim_start_matches('/').trim()).collect();
-    Some(words.join(" ").trim_start_matches("SAFETY:").trim().to_owned())
+/// The comments that begin with SAFETY.
+fn reasons(text: &str) -> Vec<String> {
+    let comments = text.split("// SAFETY: ").skip(1).map(|rest| {
+        let more = rest.lines().skip(1).map_while(|line| line.trim().strip_prefix("// "));
+        rest.lines().take(1).chain(more).collect::<Vec<_>>().join(" ")
+    });
+    comments.collect()
 }
 
 /// Every crate in the helper's binary.
@@ -157,14 +148,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_has_the_reason_above_it() {
-        let text = "// SAFETY: it lives\n// long enough.\nlet a = unsafe { b() };\n\nc();\nlet d = unsafe { e() };\n\
-                    // SAFETY: so does this.\nlet f =\n    unsafe { g() };\n// no unsafe { } here\n";
-        let found = blocks(text);
-        assert_eq!(found[0], (3, Some("it lives long enough.".to_owned())));
-        assert_eq!(found[1], (6, None));
-        assert_eq!(found[2], (9, Some("so does this.".to_owned())));
-        assert_eq!(found.len(), 3);
+    fn a_reason_goes_on_to_the_end_of_its_comment() {
+        let text = "// SAFETY: it lives\n    // long enough.\n    let a = unsafe { b() };\n// SAFETY: so does this.\nc();\n// No.\n";
+        assert_eq!(reasons(text), ["it lives long enough.", "so does this."]);
     }
 
     #[test]
