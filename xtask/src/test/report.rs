@@ -30,13 +30,8 @@ struct Line {
     step: Option<Step>,
     title: String,
     time: Duration,
-    outcome: Outcome,
-}
-
-enum Outcome {
-    Counted(Count),
-    Done,
-    Broken(String),
+    /// How many tests passed and failed, and what is said of that.
+    outcome: (Count, String),
 }
 
 impl Report {
@@ -50,7 +45,7 @@ impl Report {
         say(format_args!("== {title}"));
         let start = Instant::now();
         let (made, outcome) = match prepare() {
-            Ok(made) => (Some(made), Outcome::Done),
+            Ok(made) => (Some(made), (Count::default(), "done".to_owned())),
             Err(error) => (None, broken(title, &error)),
         };
         self.add(Line { step: None, title: title.to_owned(), time: start.elapsed(), outcome });
@@ -59,7 +54,7 @@ impl Report {
 
     /// Adds the result of a step, and its tests.
     pub fn step(&self, step: Step, time: Duration, result: Result<Count>, tests: TestSuite) {
-        let outcome = result.map_or_else(|error| broken(step.title(), &error), Outcome::Counted);
+        let outcome = result.map_or_else(|error| broken(step.title(), &error), |count| (count, count.to_string()));
         self.add(Line { step: Some(step), title: step.title().to_owned(), time, outcome });
         self.tests.lock().unwrap_or_else(PoisonError::into_inner).push((step, tests));
     }
@@ -86,13 +81,8 @@ impl Report {
         }
         println!("\nsteps:");
         let mut total = Count::default();
-        for Line { step, title, time, outcome } in &lines {
-            let (count, text) = match outcome {
-                Outcome::Counted(count) => (*count, count.to_string()),
-                Outcome::Done => (Count::default(), "done".to_owned()),
-                Outcome::Broken(why) => (Count { passed: 0, failed: 1 }, format!("FAILED: {why}")),
-            };
-            total.add(count);
+        for Line { step, title, time, outcome: (count, text) } in &lines {
+            total.add(*count);
             let name = step.map_or("-", Step::name);
             println!("{:>7.1} s  {name:<10}  {title}: {text}", time.as_secs_f64());
         }
@@ -139,7 +129,8 @@ fn name_slow(steps: &[TestSuite], former: &Former, is_whole: bool) {
     }
 }
 
-fn broken(title: &str, error: &Error) -> Outcome {
+fn broken(title: &str, error: &Error) -> (Count, String) {
     say(format_args!("{title}: {error:#}"));
-    Outcome::Broken(error.to_string().lines().next().unwrap_or_default().to_owned())
+    let why = error.to_string().lines().next().unwrap_or_default().to_owned();
+    (Count { passed: 0, failed: 1 }, format!("FAILED: {why}"))
 }
