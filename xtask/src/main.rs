@@ -8,6 +8,7 @@ mod checksum;
 mod commands;
 mod desktop;
 mod directory;
+mod files;
 mod former;
 mod go;
 mod go_tool;

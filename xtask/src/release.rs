@@ -3,7 +3,6 @@
 mod chart;
 mod check;
 mod desktops;
-mod files;
 mod krew;
 mod origin;
 mod programs;
@@ -22,6 +21,7 @@ use crate::cache;
 use crate::cargo_tool::CYCLONEDX;
 use crate::checksum::sha256;
 use crate::desktop::Desktop;
+use crate::files::files;
 use crate::go_tool::HELM;
 use crate::image;
 use crate::progress::timed;
@@ -134,7 +134,7 @@ fn names_no_path(workspace: &Workspace, program: &Path) -> Result<()> {
 
 /// The checksum of each file by its name.
 pub fn checksums(directory: &Path) -> Result<BTreeMap<String, String>> {
-    let others = files::files(directory)?.into_iter().filter(|(name, _)| name != CHECKSUMS);
+    let others = files(directory)?.into_iter().filter(|(name, _)| name != CHECKSUMS);
     Ok(others.map(|(name, content)| (name, sha256(&content))).collect())
 }
 

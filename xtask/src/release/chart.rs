@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use fs_err as fs;
 
 use super::VERSION;
-use super::files::files;
 use super::origin::Origin;
 use crate::archive::{Archive, gzip};
+use crate::files::files;
 use crate::image::Pinned;
 use crate::process::{capture, command};
 

@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use fs_err as fs;
 use jiff::Timestamp;
 
-use super::files::files;
 use crate::archive::{Archive, gzip};
 use crate::directory::run_directory;
+use crate::files::files;
 use crate::process::{capture, command};
 use crate::workspace::{Architecture, Profile, Selection, Workspace};
 

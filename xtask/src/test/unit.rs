@@ -53,19 +53,17 @@ pub fn filter_elsewhere(transcript: &mut Transcript<'_>) -> Result<Count> {
 mod tests {
     use std::path::Path;
 
-    use fs_err as fs;
-    use walkdir::WalkDir;
+    use crate::files::files;
 
     /// tests/Cargo.toml says `test = false` for them.
     #[test]
     fn the_suites_hide_no_unit_test() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/src/bin");
-        let entries = WalkDir::new(directory).into_iter().map(|entry| entry.expect("the programs of the suites"));
-        let files: Vec<_> = entries.filter(|entry| entry.file_type().is_file()).collect();
-        assert!(files.len() > 10, "{files:?}");
-        for file in files {
-            let (text, path) = (fs::read_to_string(file.path()).expect("a source file"), file.path().display());
-            assert!(!text.contains("#[test]"), "{path}: put it into the library of the package");
+        let files = files(&directory).expect("the programs of the suites");
+        assert!(files.len() > 10, "{:?}", files.keys());
+        for (path, content) in files {
+            let is_test = String::from_utf8_lossy(&content).contains("#[test]");
+            assert!(!is_test, "{path}: put it into the library of the package");
         }
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use cpio::newc::{Builder, ModeFileType, trailer};
-use fs_err as fs;
-use walkdir::WalkDir;
+
+use crate::files::files;
 
 /// An archive being written. Paths are relative, without a leading slash; all files belong to root.
 pub struct Archive<W> {
@@ -39,13 +39,9 @@ impl<W: Write> Archive<W> {
     /// Adds the files below a directory of `guest`, at their places in it. Scripts are executable.
     pub fn tree(&mut self, name: &str) -> Result<()> {
         let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vm/guest").join(name);
-        for entry in WalkDir::new(&tree).sort_by_file_name() {
-            let entry = entry?;
-            if entry.file_type().is_file() {
-                let content = fs::read(entry.path())?;
-                let mode = if content.starts_with(b"#!") { 0o755 } else { 0o644 };
-                self.file(&entry.path().strip_prefix(&tree)?.to_string_lossy(), mode, &content)?;
-            }
+        for (path, content) in files(&tree)? {
+            let mode = if content.starts_with(b"#!") { 0o755 } else { 0o644 };
+            self.file(&path, mode, &content)?;
         }
         Ok(())
     }
