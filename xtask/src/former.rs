@@ -30,9 +30,8 @@ pub fn provide(workspace: &Workspace) -> Result<Vec<PathBuf>> {
 fn build(workspace: &Workspace, programs: &Path) -> Result<()> {
     let scratch = run_directory(&cache::directory("former")?)?;
     let (archive, source) = (scratch.path().join("source.tar"), scratch.path().join("source"));
-    let mut git = command("git");
-    git.current_dir(&workspace.root).args(["archive", "--prefix=source/", "--output"]).arg(&archive).arg(REVISION);
-    run_quietly(&mut git).context(
+    let mut git = workspace.git(&["archive", "--prefix=source/", "--output"]);
+    run_quietly(git.arg(&archive).arg(REVISION)).context(
         "the tests of upgrades need the programs of an earlier commit, which a shallow clone lacks: `git fetch --unshallow`",
     )?;
     run_quietly(command("tar").arg("--extract").arg("--file").arg(&archive).current_dir(scratch.path()))?;

@@ -10,7 +10,7 @@ use cargo_metadata::{Message, MetadataCommand, PackageId, Target};
 
 use crate::cache;
 use crate::packages;
-use crate::process::{capture, capture_with_errors_shown, run_cargo};
+use crate::process::{capture, capture_with_errors_shown, command, run_cargo};
 
 /// A processor that the project is built for. Only static musl binaries are shipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -158,6 +158,13 @@ impl Workspace {
     /// The same workspace, built into another directory.
     pub fn with_target(&self, target: PathBuf) -> Self {
         Workspace { target, ..self.clone() }
+    }
+
+    /// A git command about the source.
+    pub fn git(&self, arguments: &[&str]) -> Command {
+        let mut git = command("git");
+        git.current_dir(&self.root).args(arguments);
+        git
     }
 
     /// Builds programs and returns their paths.

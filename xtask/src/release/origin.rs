@@ -1,8 +1,6 @@
 //! What a release is made from: the commit, its date, and a copy of the files.
 
 use std::env;
-use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use fs_err as fs;
@@ -11,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::cache;
 use crate::directory::run_directory;
-use crate::process::{capture, command};
+use crate::process::capture;
 use crate::workspace::Workspace;
 
 /// The commit that a release is made from.
@@ -25,7 +23,7 @@ pub struct Origin {
 impl Origin {
     /// Asks git, or takes the date from `SOURCE_DATE_EPOCH`.
     pub fn of(workspace: &Workspace) -> Result<Self> {
-        let git = |arguments: &[&str]| capture(git(workspace).args(arguments));
+        let git = |arguments: &[&str]| capture(&mut workspace.git(arguments));
         let mut revision = git(&["rev-parse", "HEAD"])?.trim().to_owned();
         if !git(&["status", "--porcelain"])?.is_empty() {
             revision += "-modified";
@@ -48,7 +46,7 @@ impl Origin {
 /// removed when the value is dropped.
 pub fn copy(workspace: &Workspace) -> Result<TempDir> {
     let copy = run_directory(&cache::directory("release")?)?;
-    let files = capture(git(workspace).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
+    let files = capture(&mut workspace.git(&["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
     for file in files.split_terminator('\0') {
         let (from, to) = (workspace.root.join(file), copy.path().join(file));
         // Else the file was removed after the last commit.
@@ -58,10 +56,4 @@ pub fn copy(workspace: &Workspace) -> Result<TempDir> {
         }
     }
     Ok(copy)
-}
-
-fn git(workspace: &Workspace) -> Command {
-    let mut git = command("git");
-    git.current_dir::<&Path>(&workspace.root);
-    git
 }

@@ -8,7 +8,7 @@ use super::step::Step::{
     self, Ext4, Host, Kubernetes, Node, OlderKubernetes, Policy, PowerCut, Reboot, Sanity, StorageE2e, Systemd, Unit,
     Xfs,
 };
-use crate::process::{capture, command};
+use crate::process::capture;
 use crate::workspace::Workspace;
 
 type Names = &'static [&'static str];
@@ -117,7 +117,7 @@ impl Touched {
     /// Returns what is affected by the files that differ from the last commit shared with the main branch, committed or
     /// not.
     pub fn since_main(workspace: &Workspace) -> Result<Self> {
-        let git = |arguments: &[&str]| capture(command("git").args(arguments).current_dir(&workspace.root));
+        let git = |arguments: &[&str]| capture(&mut workspace.git(arguments));
         let base = git(&["merge-base", "HEAD", "origin/main"])
             .or_else(|_| git(&["merge-base", "HEAD", "main"]))
             .context("find the last commit that is shared with the main branch")?;
