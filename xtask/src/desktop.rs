@@ -29,13 +29,10 @@ const STUBS: &str = "xtask/src/desktop";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Desktop {
     /// macOS on Intel's processors.
-    #[value(name = "darwin-amd64")]
-    MacAmd64,
+    DarwinAmd64,
     /// macOS on Apple's processors.
-    #[value(name = "darwin-arm64")]
-    MacArm64,
+    DarwinArm64,
     /// Windows.
-    #[value(name = "windows-amd64")]
     WindowsAmd64,
 }
 
@@ -47,7 +44,7 @@ impl Desktop {
 
     /// The processor.
     pub fn architecture(self) -> Architecture {
-        if self == Desktop::MacArm64 { Architecture::Arm64 } else { Architecture::Amd64 }
+        if self == Desktop::DarwinArm64 { Architecture::Arm64 } else { Architecture::Amd64 }
     }
 
     /// Returns whether it is Windows, where little is as on Unix.
@@ -68,8 +65,8 @@ impl Desktop {
     /// Rust's target triple.
     pub fn triple(self) -> &'static str {
         match self {
-            Desktop::MacAmd64 => "x86_64-apple-darwin",
-            Desktop::MacArm64 => "aarch64-apple-darwin",
+            Desktop::DarwinAmd64 => "x86_64-apple-darwin",
+            Desktop::DarwinArm64 => "aarch64-apple-darwin",
             Desktop::WindowsAmd64 => "x86_64-pc-windows-gnullvm",
         }
     }
@@ -95,8 +92,8 @@ impl Desktop {
         run_cargo(&mut build)?;
         let plugin = workspace.target.join(self.triple()).join("release").join(self.program());
         match self {
-            Desktop::MacAmd64 => {}
-            Desktop::MacArm64 => {
+            Desktop::DarwinAmd64 => {}
+            Desktop::DarwinArm64 => {
                 signature::verify(&fs::read(&plugin)?).with_context(|| format!("would {} start?", plugin.display()))?;
             }
             Desktop::WindowsAmd64 => {
@@ -130,7 +127,7 @@ impl Desktop {
     fn compiler(self, zig: &Path, stubs: &Path) -> String {
         let (zig, target, stubs) = (zig.display(), self.zig(), stubs.display());
         let (dropped, stubs) = match self {
-            Desktop::MacAmd64 | Desktop::MacArm64 => {
+            Desktop::DarwinAmd64 | Desktop::DarwinArm64 => {
                 ("-mmacosx-version-min=*", format!("-L'{stubs}' -F'{stubs}' -Wno-unused-command-line-argument "))
             }
             // zig has its own C library, with another name, and its own functions for what processors lack.
