@@ -37,12 +37,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Asks the agent to kill the command.
-    pub fn send_kill(&mut self) -> Result<()> {
-        self.send(&Frame::Kill)
-    }
-
-    fn send(&mut self, frame: &Frame) -> Result<()> {
+    /// Sends a frame to the agent.
+    pub fn send(&mut self, frame: &Frame) -> Result<()> {
         self.socket.write_all(&frame.encode()).context("write to the machine's agent")
     }
 }

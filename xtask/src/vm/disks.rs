@@ -43,14 +43,9 @@ pub const STATE: Disk =
     Disk { label: "state", filesystem: "ext4", format: &[], mount: "defaults", pools: 3, directory: "/var/lib" };
 
 impl Disk {
-    /// The disk's image in a machine's run directory.
-    pub fn image(&self, directory: &Path) -> PathBuf {
-        directory.join(format!("{}.disk", self.label))
-    }
-
-    /// Makes the image and its filesystem; a pool's disk has so many mebibytes.
+    /// Makes the image and its filesystem in a machine's run directory; a pool's disk has so many mebibytes.
     pub fn make(&self, directory: &Path, mebibytes: u64) -> Result<PathBuf> {
-        let image = self.image(directory);
+        let image = directory.join(format!("{}.disk", self.label));
         File::create_new(&image)?.set_len((mebibytes * self.pools) << 20)?;
         let mut format = command(format!("mkfs.{}", self.filesystem));
         run_quietly(format.args(["-q", "-L", self.label]).args(self.format).arg(&image))?;

@@ -2,8 +2,8 @@
 //! does not run here.
 
 use object::LittleEndian;
-use object::elf::{DT_NEEDED, FileHeader64};
-use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::elf::DT_NEEDED;
+use object::read::elf::{ElfFile64, ProgramHeader};
 
 /// The names of the libraries, and the path of the loader. Empty for a static program, or for a file that is not 64-bit
 /// little-endian ELF.
@@ -12,18 +12,14 @@ pub fn needed(file: &[u8]) -> Vec<String> {
 }
 
 fn needed_or_error(file: &[u8]) -> object::Result<Vec<String>> {
-    let header = FileHeader64::<LittleEndian>::parse(file)?;
-    let endian = header.endian()?;
+    let elf = ElfFile64::<LittleEndian>::parse(file)?;
     let mut names = Vec::new();
-    for segment in header.program_headers(endian, file)? {
-        names.extend(segment.interpreter(endian, file)?.map(text));
+    for segment in elf.elf_program_headers() {
+        names.extend(segment.interpreter(LittleEndian, file)?.map(text));
     }
-    let sections = header.sections(endian, file)?;
-    if let Some((entries, strings)) = sections.dynamic(endian, file)? {
-        let strings = sections.strings(endian, file, strings)?;
-        for entry in entries.iter().filter(|entry| entry.tag(endian) == DT_NEEDED) {
-            names.push(text(entry.string(endian, strings)?));
-        }
+    let table = elf.elf_dynamic_table()?;
+    for entry in table.iter().filter(|entry| entry.tag == DT_NEEDED) {
+        names.push(text(table.string(entry)?));
     }
     Ok(names)
 }

@@ -80,7 +80,7 @@ impl Session {
                 Some(_) => {}
                 None if !killed => {
                     killed = true;
-                    self.channel.send_kill()?;
+                    self.channel.send(&Frame::Kill)?;
                 }
                 None => return Err(self.failure(&doing, &format!("not done after {timeout:?}, and not to be killed"))),
             }

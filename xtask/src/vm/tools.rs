@@ -32,8 +32,7 @@ pub fn packages() -> impl Iterator<Item = &'static str> {
 
 /// Every file that these programs of this host need, including libraries and the loader.
 pub fn files_of_host(names: &[&str]) -> Result<Vec<ToolFile>> {
-    let tools = Tools { tree: PathBuf::from("/"), architecture: Architecture::host() };
-    tools.files_of(names.iter().copied())
+    Tools::of_host().files_of(names.iter().copied())
 }
 
 /// A tree that contains the packages' files: the host's own, or one unpacked for another processor.
@@ -51,10 +50,14 @@ pub struct ToolFile {
 }
 
 impl Tools {
+    fn of_host() -> Self {
+        Tools { tree: PathBuf::from("/"), architecture: Architecture::host() }
+    }
+
     /// Uses the host's files, or downloads the packages for the other architecture and unpacks them in the cache.
     pub fn provide(cache: &Path, architecture: Architecture, apt: &Apt) -> Result<Self> {
         if architecture == Architecture::host() {
-            return Ok(Tools { tree: PathBuf::from("/"), architecture });
+            return Ok(Self::of_host());
         }
         let tree = cache::make_once(cache.join(format!("tools-{}", architecture.debian())), |tree| {
             fs::create_dir_all(tree)?;
