@@ -18,15 +18,26 @@ const PART: u64 = 1 << 20;
 /// The runs of a file. What is not allocated is not read.
 pub fn of(path: &Path) -> Result<Vec<u8>> {
     let file = File::open(path)?;
-    let mut runs = Runs::default();
+    let mut runs = Vec::<(u64, Vec<u8>)>::new();
     let mut offset = 0;
     while let Some(start) = next_data(&file, offset)? {
         let mut part = Vec::new();
         (&file).take(PART).read_to_end(&mut part)?;
-        runs.take(start, &part);
+        for (at, byte) in (start..).zip(&part).filter(|(_, byte)| **byte != 0) {
+            match runs.last_mut() {
+                Some((begin, bytes)) if at - *begin < (bytes.len() + HEADER) as u64 => {
+                    bytes.resize((at - *begin) as usize, 0);
+                    bytes.push(*byte);
+                }
+                _ => runs.push((at, vec![*byte])),
+            }
+        }
         offset = start + part.len() as u64;
     }
-    Ok(runs.finish())
+    let written = |(begin, bytes): &(u64, Vec<u8>)| {
+        [&begin.to_le_bytes()[..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
+    };
+    Ok(runs.iter().flat_map(written).collect())
 }
 
 /// Reads the runs again: offsets and bytes.
@@ -44,43 +55,6 @@ pub fn parse(mut rest: &[u8]) -> Result<Vec<(u64, &[u8])>> {
     }
     ensure!(rest.is_empty(), "{} bytes follow the last run", rest.len());
     Ok(runs)
-}
-
-#[derive(Default)]
-struct Runs {
-    written: Vec<u8>,
-    /// The run that may go on.
-    offset: u64,
-    bytes: Vec<u8>,
-}
-
-impl Runs {
-    /// Takes the next part of the file.
-    fn take(&mut self, start: u64, part: &[u8]) {
-        for (at, byte) in part.iter().enumerate().filter(|(_, byte)| **byte != 0) {
-            let at = start + at as u64;
-            let gap = at - self.offset - self.bytes.len() as u64;
-            match usize::try_from(gap) {
-                Ok(gap) if !self.bytes.is_empty() && gap < HEADER => self.bytes.resize(self.bytes.len() + gap, 0),
-                _ => self.begin(at),
-            }
-            self.bytes.push(*byte);
-        }
-    }
-
-    fn begin(&mut self, offset: u64) {
-        if !self.bytes.is_empty() {
-            self.written.extend(self.offset.to_le_bytes());
-            self.written.extend((self.bytes.len() as u32).to_le_bytes());
-            self.written.append(&mut self.bytes);
-        }
-        self.offset = offset;
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        self.begin(0);
-        self.written
-    }
 }
 
 /// Goes to where the file has bytes of its own, from an offset on, and returns where that is.
