@@ -21,8 +21,8 @@ pub const MAX_PAYLOAD: usize = 2048 - HEADER;
 /// One message in either direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Guest: the agent, in the boot with this id, is ready for commands.
-    Ready(String),
+    /// Guest: the agent is ready for commands.
+    Ready,
     /// Guest: something that a command, or a process it left running, wrote to standard output.
     Stdout(Vec<u8>),
     /// Guest: the same for standard error.
@@ -39,18 +39,14 @@ impl Frame {
     /// The frame's bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, payload): (u8, &[u8]) = match self {
-            Frame::Ready(boot) => (1, boot.as_bytes()),
+            Frame::Ready => (1, &[]),
             Frame::Stdout(bytes) => (2, bytes),
             Frame::Stderr(bytes) => (3, bytes),
             Frame::Exited(status) => (4, &status.to_le_bytes()),
             Frame::Command(bytes) => (5, bytes),
             Frame::Kill => (6, &[]),
         };
-        let mut frame = Vec::with_capacity(HEADER + payload.len());
-        frame.push(kind);
-        frame.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        frame.extend_from_slice(payload);
-        frame
+        [&[kind], &(payload.len() as u32).to_le_bytes()[..], payload].concat()
     }
 
     /// Waits for a frame. Bytes that are none are an error: the two sides are out of step.
@@ -65,7 +61,7 @@ impl Frame {
         let mut payload = vec![0; length];
         port.read_exact(&mut payload)?;
         match kind {
-            1 => String::from_utf8(payload).map(Frame::Ready).map_err(io::Error::other),
+            1 => Ok(Frame::Ready),
             2 => Ok(Frame::Stdout(payload)),
             3 => Ok(Frame::Stderr(payload)),
             4 => Ok(Frame::Exited(i32::from_le_bytes(payload.try_into().map_err(|_| io::ErrorKind::InvalidData)?))),
@@ -83,7 +79,7 @@ mod tests {
     #[test]
     fn frames_are_read_as_they_were_written() {
         let frames = [
-            Frame::Ready("boot".into()),
+            Frame::Ready,
             Frame::Stdout(vec![0; MAX_PAYLOAD]),
             Frame::Stderr(b"oops".to_vec()),
             Frame::Exited(-1),

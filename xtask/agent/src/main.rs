@@ -35,8 +35,8 @@ const OPEN_FILES: u64 = 1 << 20;
 
 struct Agent {
     port: File,
-    stdout: Output,
-    stderr: Output,
+    /// Standard output and standard error.
+    outputs: [Output; 2],
     pending: Vec<u8>,
     running: Option<Running>,
 }
@@ -75,26 +75,15 @@ impl Output {
 impl Agent {
     fn start() -> io::Result<Self> {
         let mut port = open_port()?;
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        port.write_all(&Frame::Ready(boot.trim().to_owned()).encode())?;
-        Ok(Agent {
-            port,
-            stdout: Output::new(Frame::Stdout)?,
-            stderr: Output::new(Frame::Stderr)?,
-            pending: Vec::new(),
-            running: None,
-        })
+        port.write_all(&Frame::Ready.encode())?;
+        let outputs = [Output::new(Frame::Stdout)?, Output::new(Frame::Stderr)?];
+        Ok(Agent { port, outputs, pending: Vec::new(), running: None })
     }
 
     fn serve(mut self) -> io::Result<()> {
         loop {
-            let [port, stdout, stderr, exit] = self.wait()?;
-            if stdout {
-                self.stdout.forward(&mut self.port)?;
-            }
-            if stderr {
-                self.stderr.forward(&mut self.port)?;
-            }
+            let [port, exit] = self.wait()?;
+            self.forward()?;
             if exit {
                 self.reap()?;
             }
@@ -104,17 +93,19 @@ impl Agent {
         }
     }
 
-    /// Waits for bytes from the port or either pipe, or for the command to end.
-    fn wait(&self) -> io::Result<[bool; 4]> {
-        let mut sources = vec![
-            PollFd::new(&self.port, PollFlags::IN),
-            PollFd::new(&self.stdout.read, PollFlags::IN),
-            PollFd::new(&self.stderr.read, PollFlags::IN),
-        ];
+    /// Waits for bytes from the port or either pipe, or for the command to end. Returns whether the first or the last is so.
+    fn wait(&self) -> io::Result<[bool; 2]> {
+        let mut sources = vec![PollFd::new(&self.port, PollFlags::IN)];
+        sources.extend(self.outputs.iter().map(|output| PollFd::new(&output.read, PollFlags::IN)));
         sources.extend(self.running.as_ref().map(|running| PollFd::new(&running.pidfd, PollFlags::IN)));
         poll(&mut sources, None)?;
         let ready = |index: usize| sources.get(index).is_some_and(|source| !source.revents().is_empty());
-        Ok([ready(0), ready(1), ready(2), ready(3)])
+        Ok([ready(0), ready(1 + self.outputs.len())])
+    }
+
+    /// Passes on all that is in the pipes.
+    fn forward(&mut self) -> io::Result<()> {
+        self.outputs.iter_mut().try_for_each(|output| output.forward(&mut self.port))
     }
 
     fn receive(&mut self) -> io::Result<()> {
@@ -134,13 +125,14 @@ impl Agent {
 
     fn spawn(&mut self) -> io::Result<()> {
         let command = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
+        let [stdout, stderr] = &self.outputs;
         let child = Command::new("/bin/sh")
             .args(["-c", &command])
             .env("PATH", PATH)
             .current_dir("/root")
             .stdin(Stdio::null())
-            .stdout(self.stdout.write.try_clone()?)
-            .stderr(self.stderr.write.try_clone()?)
+            .stdout(stdout.write.try_clone()?)
+            .stderr(stderr.write.try_clone()?)
             .process_group(0)
             .spawn()?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
@@ -159,8 +151,7 @@ impl Agent {
     fn reap(&mut self) -> io::Result<()> {
         if let Some(mut running) = self.running.take() {
             let status = running.child.wait()?;
-            self.stdout.forward(&mut self.port)?;
-            self.stderr.forward(&mut self.port)?;
+            self.forward()?;
             self.port.write_all(&Frame::Exited(status.into_raw()).encode())?;
         }
         Ok(())

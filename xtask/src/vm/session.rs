@@ -53,7 +53,7 @@ impl Session {
         let mut session = Session { process, channel, directory: guest.directory.path().to_owned() };
         loop {
             match session.next("booting", start + patience)? {
-                Some(Frame::Ready(_)) => break,
+                Some(Frame::Ready) => break,
                 Some(_) => {}
                 None => return Err(session.failure("booting", &format!("not done after {patience:?}"))),
             }
@@ -73,7 +73,7 @@ impl Session {
             match self.next(&doing, deadline + if killed { KILL_PATIENCE } else { Duration::ZERO })? {
                 Some(Frame::Exited(status)) if !killed => return Ok(ExitStatus::from_raw(status)),
                 Some(Frame::Exited(_)) => return Err(self.failure(&doing, &format!("not done after {timeout:?}"))),
-                Some(Frame::Ready(_)) => return Err(self.failure(&doing, "its agent was killed")),
+                Some(Frame::Ready) => return Err(self.failure(&doing, "its agent was killed")),
                 Some(Frame::Stdout(bytes)) => sink(Output::Stdout, &bytes),
                 Some(Frame::Stderr(bytes)) => sink(Output::Stderr, &bytes),
                 // The agent sends nothing else.
