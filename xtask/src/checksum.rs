@@ -6,13 +6,3 @@ use sha2::{Digest, Sha256};
 pub fn sha256(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::sha256;
-
-    #[test]
-    fn it_is_the_sum_that_sha256sum_prints() {
-        assert_eq!(sha256(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-    }
-}

@@ -86,20 +86,23 @@ impl<'a> Transcript<'a> {
         self.count(|transcript| run_with(program, |line| transcript.push(Output::Stdout, line)))
     }
 
-    /// Has a program run, which ends with printing its total, and returns that.
+    /// Has a program run, which ends with printing its total, and returns that. It must be consistent with how the program
+    /// ended.
     pub fn count(&mut self, run: impl FnOnce(&mut Self) -> Result<ExitStatus>) -> Result<Count> {
         self.counts.clear();
         let status = run(self)?;
-        agreed(self.counts.last().copied(), status)
+        let last = self.counts.last().copied();
+        let count = last.with_context(|| format!("reported no number of tests; it ended with {status}"))?;
+        ensure!(status.success() || count.failed > 0, "ended with {status} after {count}");
+        Ok(count)
     }
 
-    /// Adds what a program of this host prints, which counts each of its parts, and returns the sum.
+    /// The same for a program that counts each of its parts, and ends when one has failed: returns the sum.
     pub fn run_parts(&mut self, program: &mut Command) -> Result<Count> {
-        self.counts.clear();
-        let status = run_with(program, |line| self.push(Output::Stdout, line))?;
+        self.run(program)?;
         let mut sum = Count::default();
         self.counts.iter().for_each(|count| sum.add(*count));
-        agreed((!self.counts.is_empty()).then_some(sum), status)
+        Ok(sum)
     }
 
     /// Shows the output that was kept back, and returns each test's time and outcome.
@@ -130,13 +133,6 @@ impl<'a> Transcript<'a> {
         }
         suite
     }
-}
-
-/// The count, which must be consistent with how the program ended.
-fn agreed(count: Option<Count>, status: ExitStatus) -> Result<Count> {
-    let count = count.with_context(|| format!("reported no number of tests; it ended with {status}"))?;
-    ensure!(status.success() || count.failed > 0, "ended with {status} after {count}");
-    Ok(count)
 }
 
 /// The test named in a line `time: 12.34 s theme::test` of our suites, or `test theme::test ... ok <12.340s>` of the standard
