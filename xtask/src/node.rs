@@ -27,18 +27,15 @@ pub struct Equipment {
     pub assets: PathBuf,
     /// Archives of container images, in addition to those of Bulkhead and the shell.
     pub images: Vec<PathBuf>,
-    /// Memory in MiB.
-    pub memory: u32,
-    /// Size of the pool's disk in MiB; it is sparse.
-    pub disk: u64,
-    /// Run it under QEMU, even if user-mode Linux would do.
-    pub qemu: bool,
+    /// The machine, apart from what makes it a node.
+    pub options: Options,
 }
 
 impl Equipment {
     /// The usual one.
-    pub fn usual(workspace: &Workspace, qemu: bool) -> Result<Self> {
-        Ok(Equipment { assets: kubernetes::cluster(workspace)?, images: Vec::new(), memory: 2048, disk: 2048, qemu })
+    pub fn usual(workspace: &Workspace, programs: &Programs, qemu: bool) -> Result<Self> {
+        let options = Options { memory: 2048, qemu, ..Options::new(programs.all()?) };
+        Ok(Equipment { assets: kubernetes::cluster(workspace)?, images: Vec::new(), options })
     }
 }
 
@@ -50,14 +47,14 @@ pub fn run<T: Send>(
     arguments: &[String],
     run_program: impl FnOnce(&mut Command) -> Result<T> + Send,
 ) -> Result<T> {
-    let Equipment { assets, images: more_images, memory, disk, qemu } = equipment;
+    let Equipment { assets, images: more_images, options } = equipment;
     let archives = run_directory(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
     images.extend(image::write_shells(archives.path())?);
     images.extend(more_images);
     let [kubelet_port, relay_port] = free_ports()?;
     let node = Node { kubelet: assets.join("kubelet"), images, kubelet_port, relay_port };
-    let options = Options { userland: Userland::Node(node), memory, disk, qemu, ..Options::new(programs.all()?) };
+    let options = Options { userland: Userland::Node(node), ..options };
     let (lender, borrower) = UnixStream::pair().context("make a socket pair for the program")?;
     let mut program = command(programs.path(PROGRAM));
     program.env(kubernetes::ASSETS, &assets).arg("--deploy").arg(workspace.root.join("deploy"));

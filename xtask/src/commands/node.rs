@@ -36,7 +36,7 @@ pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode>
         true => Programs::built(workspace, PROGRAMS, Profile::Dev)?,
         false => timed("building", || Programs::build(workspace, PROGRAMS, Profile::Dev))?,
     };
-    let equipment = Equipment::usual(workspace, arguments.qemu)?;
+    let equipment = Equipment::usual(workspace, &programs, arguments.qemu)?;
     let command = Some(arguments.command.join(" ")).filter(|command| !command.is_empty());
     let arguments: Vec<_> = ["shell".to_owned()].into_iter().chain(command).collect();
     Ok(exit_code(node::run(workspace, &programs, equipment, &arguments, |program| {

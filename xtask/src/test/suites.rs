@@ -162,7 +162,7 @@ impl Suites<'_> {
         }
         arguments.extend(self.filter.clone());
         let snapshots = for_snapshots(self.workspace)?;
-        let mut equipment = Equipment::usual(self.workspace, self.qemu)?;
+        let mut equipment = Equipment::usual(self.workspace, &self.programs, self.qemu)?;
         let archives = run_directory(&self.workspace.runs())?;
         if self.everything {
             let (name, program) = (LOCAL_PATH.name(), LOCAL_PATH.provide(self.workspace)?);
@@ -199,7 +199,9 @@ impl Suites<'_> {
         let mut arguments = vec!["storage-suite".to_owned(), definitions.to_string_lossy().into_owned()];
         arguments.extend(self.filter.clone());
         // They grow volumes of one gibibyte and run several tests at a time.
-        let equipment = Equipment { assets, images, memory: 3072, disk: 32 << 10, qemu: self.qemu };
+        let usual = Options::new(self.programs.all()?);
+        let options = Options { memory: 3072, disk: 32 << 10, qemu: self.qemu, ..usual };
+        let equipment = Equipment { assets, images, options };
         let snapshots = for_snapshots(self.workspace)?;
         node::run(self.workspace, &self.programs, equipment, &arguments, |program| {
             transcript.run(program.envs(snapshots))
