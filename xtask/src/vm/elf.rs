@@ -5,13 +5,9 @@ use object::LittleEndian;
 use object::elf::DT_NEEDED;
 use object::read::elf::{ElfFile64, ProgramHeader};
 
-/// The names of the libraries, and the path of the loader. Empty for a static program, or for a file that is not 64-bit
-/// little-endian ELF.
-pub fn needed(file: &[u8]) -> Vec<String> {
-    needed_or_error(file).unwrap_or_default()
-}
-
-fn needed_or_error(file: &[u8]) -> object::Result<Vec<String>> {
+/// The names of the libraries, and the path of the loader: none for a static program. A file that is not 64-bit
+/// little-endian ELF is an error.
+pub fn needed(file: &[u8]) -> object::Result<Vec<String>> {
     let elf = ElfFile64::<LittleEndian>::parse(file)?;
     let mut names = Vec::new();
     for segment in elf.elf_program_headers() {
@@ -34,14 +30,14 @@ mod tests {
 
     #[test]
     fn a_dynamic_program_of_this_host() {
-        let names = needed(&std::fs::read("/bin/mount").unwrap());
+        let names = needed(&std::fs::read("/bin/mount").unwrap()).unwrap();
         assert!(names.iter().any(|name| name.starts_with("/lib")), "no loader in {names:?}");
         assert!(names.iter().any(|name| name == "libc.so.6"), "no C library in {names:?}");
     }
 
     #[test]
     fn what_is_no_program() {
-        assert!(needed(b"#!/bin/sh\n").is_empty());
-        assert!(needed(b"\x7fELF\x02\x01").is_empty());
+        assert!(needed(b"#!/bin/sh\n").is_err());
+        assert!(needed(b"\x7fELF\x02\x01").is_err());
     }
 }

@@ -2,7 +2,6 @@
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::Command;
 
 use bulkhead_vm_agent::PORT_NAME;
@@ -54,7 +53,10 @@ pub fn program(guest: &Guest, engine: Engine, agent: &UnixStream) -> Command {
     qemu.args(["-device", "virtio-serial-pci", "-chardev", &format!("socket,id=agent,fd={}", agent.as_raw_fd())]);
     qemu.args(["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
     for (serial, image) in &guest.disks {
-        add_disk(&mut qemu, serial, image);
+        // Flushes are ignored: data that has reached QEMU outlives it in the host's page cache, and a power cut loses what
+        // the guest had not written yet.
+        let drive = format!("if=none,id={serial},format=raw,cache=unsafe,discard=unmap,file={}", image.display());
+        qemu.args(["-drive", &drive, "-device", &format!("virtio-blk-pci,drive={serial},serial={serial}")]);
     }
     if !guest.ports.is_empty() {
         let forward = |port: &u16| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}");
@@ -63,12 +65,4 @@ pub fn program(guest: &Guest, engine: Engine, agent: &UnixStream) -> Command {
         qemu.args(["-device", "virtio-net-pci,netdev=network,romfile="]);
     }
     qemu
-}
-
-/// Ignores flushes: data that has reached QEMU outlives it in the host's page cache, and a power cut loses what the
-/// guest had not written yet.
-fn add_disk(qemu: &mut Command, serial: &str, image: &Path) {
-    let file = image.display();
-    qemu.args(["-drive", &format!("if=none,id={serial},format=raw,cache=unsafe,discard=unmap,file={file}")]);
-    qemu.args(["-device", &format!("virtio-blk-pci,drive={serial},serial={serial}")]);
 }

@@ -65,7 +65,7 @@ impl Session {
 
     /// Runs a shell command and waits until it ends. Processes that it leaves in the background keep running.
     pub fn run(&mut self, command: &str, timeout: Duration, sink: Sink<'_>) -> Result<ExitStatus> {
-        let doing = format!("running `{}`", shortened(command));
+        let doing = format!("running `{:.80}`", command.lines().next().unwrap_or_default());
         self.channel.send_command(command).map_err(|error| self.failure(&doing, &format!("{error:#}")))?;
         let deadline = Instant::now() + timeout;
         let mut killed = false;
@@ -149,13 +149,5 @@ impl Session {
             }
         }
         anyhow!(message)
-    }
-}
-
-fn shortened(command: &str) -> String {
-    let line = command.lines().next().unwrap_or_default();
-    match line.char_indices().nth(80) {
-        Some((end, _)) => format!("{} …", &line[..end]),
-        None => line.to_owned(),
     }
 }

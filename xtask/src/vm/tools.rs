@@ -79,7 +79,8 @@ impl Tools {
         let mut files = Vec::new();
         while let Some(name) = wanted.get(files.len()) {
             let file = self.find(name)?;
-            let mut libraries = elf::needed(&fs::read(&file.source)?);
+            // A script is none that needs libraries.
+            let mut libraries = elf::needed(&fs::read(&file.source)?).unwrap_or_default();
             libraries.retain(|library| !wanted.contains(library));
             wanted.extend(libraries);
             files.push(file);
