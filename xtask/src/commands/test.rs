@@ -76,6 +76,9 @@ impl Arguments {
     }
 }
 
+/// Builds programs of Kubernetes unless they are in the cache, and returns their directory.
+type Provider = fn(&Workspace) -> Result<PathBuf>;
+
 /// Runs the steps. A failing step does not keep the others from running.
 pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
     if arguments.mutants {
@@ -105,7 +108,8 @@ pub fn execute(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode>
         let result = policy::check(workspace, audit::check(&workspace.root));
         report.step(Step::Policy, start.elapsed(), result, TestSuite::new(Step::Policy.name()));
     }
-    if steps.iter().any(|step| step.needs_build()) {
+    // All others run programs that cargo builds.
+    if steps.iter().any(|step| *step != Step::Policy) {
         run(workspace, arguments, &steps, units.as_ref(), &report);
     } else if arguments.lint {
         test::check_source(&report);
@@ -124,15 +128,13 @@ fn run(workspace: &Workspace, arguments: &Arguments, steps: &[Step], units: Opti
         report.preparation("provide the machine's kernel", || Machine::provide_kernel(workspace));
     }
     // Each includes the ones below it.
-    let provide: Option<fn(&Workspace) -> Result<PathBuf>> = match steps {
-        _ if steps.contains(&Step::StorageE2e) => Some(kubernetes::cluster_with_tests),
-        _ if steps.contains(&Step::Node) => Some(kubernetes::cluster),
-        _ if steps.iter().any(|step| [Step::Kubernetes, Step::OlderKubernetes].contains(step)) => {
-            Some(kubernetes::control_plane)
-        }
-        _ => None,
-    };
-    if let Some(provide) = provide {
+    let providers: [(Step, Provider); 4] = [
+        (Step::StorageE2e, kubernetes::cluster_with_tests),
+        (Step::Node, kubernetes::cluster),
+        (Step::Kubernetes, kubernetes::control_plane),
+        (Step::OlderKubernetes, kubernetes::control_plane),
+    ];
+    if let Some((_, provide)) = providers.iter().find(|(step, _)| steps.contains(step)) {
         report.preparation("provide the programs of Kubernetes", || provide(workspace));
     }
     let sanity = match steps.contains(&Step::Sanity) {

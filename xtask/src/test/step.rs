@@ -107,11 +107,6 @@ impl Step {
         matches!(self, Step::Host | Step::Kubernetes | Step::OlderKubernetes)
     }
 
-    /// Returns whether it runs programs that cargo builds.
-    pub fn needs_build(self) -> bool {
-        self != Step::Policy
-    }
-
     /// The step whose machine this one takes over when both run in the same lane: volumes then outlive a reboot or a
     /// power cut of a machine that has already been busy.
     pub fn continues(self) -> Option<Step> {
