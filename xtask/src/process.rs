@@ -58,12 +58,8 @@ pub fn capture(command: &mut Command) -> Result<String> {
     output(command, Stdio::piped())
 }
 
-/// Runs it with our own standard error and returns its standard output.
-pub fn capture_with_errors_shown(command: &mut Command) -> Result<String> {
-    output(command, Stdio::inherit())
-}
-
-fn output(command: &mut Command, errors: Stdio) -> Result<String> {
+/// The same, with its standard error going there, which is part of the error if it is a pipe.
+pub fn output(command: &mut Command, errors: Stdio) -> Result<String> {
     let output = command.stdin(Stdio::null()).stderr(errors).output();
     let output = output.with_context(|| format!("start {}", describe(command)))?;
     if !output.status.success() {

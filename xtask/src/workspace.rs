@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use cargo_metadata::{Message, MetadataCommand, PackageId, Target};
 
 use crate::cache;
 use crate::packages;
-use crate::process::{capture, capture_with_errors_shown, command, run_cargo};
+use crate::process::{capture, command, output, run_cargo};
 
 /// A processor that the project is built for. Only static musl binaries are shipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -195,7 +195,7 @@ impl Workspace {
     pub fn build_tests(&self) -> Result<BuiltTests> {
         let mut build = self.cargo_build(Architecture::host(), Profile::Dev)?;
         build.args(["--workspace", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
-        let output = capture_with_errors_shown(&mut build)?;
+        let output = output(&mut build, Stdio::inherit())?;
         let mut built = BuiltTests::default();
         for message in Message::parse_stream(output.as_bytes()) {
             let Message::CompilerArtifact(artifact) = message? else { continue };

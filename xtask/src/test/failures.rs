@@ -24,7 +24,8 @@ pub struct FailedTest {
 /// Reads failed tests from the lines of an output.
 #[derive(Debug, Default)]
 pub struct Failures {
-    all: Vec<FailedTest>,
+    /// The failed tests so far.
+    pub all: Vec<FailedTest>,
     /// Whether the lines belong to the last test.
     inside: bool,
     /// The line at which that test's logs begin.
@@ -50,11 +51,6 @@ impl Failures {
             test.said.push(line.to_owned());
         }
     }
-
-    /// The failed tests.
-    pub fn into_all(self) -> Vec<FailedTest> {
-        self.all
-    }
 }
 
 fn heading(line: &str) -> Option<&str> {
@@ -78,7 +74,7 @@ mod tests {
             said: said.iter().map(|&line| line.to_owned()).collect(),
         };
         assert_eq!(
-            failures.into_all(),
+            failures.all,
             [test("a::b", &["first", "second"]), test("c", &["third"]), test("d: e", &["fourth"])]
         );
     }
@@ -88,7 +84,7 @@ mod tests {
         let mut failures = Failures::default();
         failures.read("---- a ----");
         (0..=LINES).for_each(|number| failures.read(&number.to_string()));
-        let said = failures.into_all().remove(0).said;
+        let said = failures.all.remove(0).said;
         assert_eq!((said.len(), said[0].as_str()), (LINES, "1"));
     }
 
@@ -98,7 +94,7 @@ mod tests {
         ["---- a ----", "wrong", "--- the last lines of one"].iter().for_each(|line| failures.read(line));
         (0..LINES).for_each(|number| failures.read(&number.to_string()));
         failures.read("--- the last lines of another");
-        let said = failures.into_all().remove(0).said;
+        let said = failures.all.remove(0).said;
         let last = said.last().map(String::as_str);
         assert_eq!(
             (said.len(), said[0].as_str(), last),

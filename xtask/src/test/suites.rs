@@ -87,11 +87,11 @@ impl Suites<'_> {
                 Ok(sum)
             }
             Step::Xfs | Step::Ext4 => {
-                let line = self.line(Path::new(SUITE), "vm", filesystem(step), self.long);
+                let line = self.line(Path::new(SUITE), "vm", step.name(), self.long);
                 count(self.up(machine)?, &line, self.patience(), transcript)
             }
             Step::Sanity => {
-                let line = format!("{SANITY} --place vm --pool-fs {}", filesystem(step));
+                let line = format!("{SANITY} --place vm --pool-fs xfs");
                 count(self.up(machine)?, &line, self.patience(), transcript)
             }
             Step::Reboot => self.interrupted(SUITE, self.up(machine)?, Machine::reboot, transcript),
@@ -226,14 +226,6 @@ impl Suites<'_> {
             line += &format!(" '{}'", filter.replace('\'', r"'\''"));
         }
         line
-    }
-}
-
-/// The filesystem of the pool in a step.
-fn filesystem(step: Step) -> &'static str {
-    match step.continues().unwrap_or(step) {
-        Step::Ext4 => "ext4",
-        _ => "xfs",
     }
 }
 

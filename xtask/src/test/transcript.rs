@@ -114,7 +114,7 @@ impl<'a> Transcript<'a> {
             show(Output::Stdout, &[title.as_bytes(), kept].concat());
         }
         let mut tests = self.tests;
-        for FailedTest { name, said } in self.failures.into_all() {
+        for FailedTest { name, said } in self.failures.all {
             let mut failed = TestCaseStatus::non_success(NonSuccessKind::Failure);
             failed.set_description(said.join("\n"));
             let is_it =
