@@ -84,7 +84,8 @@ fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, dir
     krew::write(source, architectures, directory)?;
     chart::write(source, &images, origin, &helm, directory)?;
     sbom::write(source, architectures, origin, directory)?;
-    write_checksums(directory)
+    let lines: String = checksums(directory)?.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect();
+    fs::write(directory.join(CHECKSUMS), lines).context("write the checksums")
 }
 
 /// Writes what a registry gets of a release, into an empty directory, from programs that are already built for this host.
@@ -136,11 +137,6 @@ fn names_no_path(workspace: &Workspace, program: &Path) -> Result<()> {
 pub fn checksums(directory: &Path) -> Result<BTreeMap<String, String>> {
     let others = files(directory)?.into_iter().filter(|(name, _)| name != CHECKSUMS);
     Ok(others.map(|(name, content)| (name, sha256(&content))).collect())
-}
-
-fn write_checksums(directory: &Path) -> Result<()> {
-    let lines: String = checksums(directory)?.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect();
-    fs::write(directory.join(CHECKSUMS), lines).context("write the checksums")
 }
 
 #[cfg(test)]

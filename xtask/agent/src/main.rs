@@ -117,7 +117,12 @@ impl Agent {
                     self.spawn()?;
                 }
             }
-            Frame::Kill => self.kill(),
+            Frame::Kill => {
+                if let Some(running) = &self.running {
+                    // It may have ended a moment ago, which is just as good.
+                    let _ = kill_process_group(Pid::from_child(&running.child), Signal::KILL);
+                }
+            }
             other => return Err(io::Error::other(format!("unexpected frame {other:?}"))),
         }
         Ok(())
@@ -138,13 +143,6 @@ impl Agent {
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         self.running = Some(Running { child, pidfd });
         Ok(())
-    }
-
-    fn kill(&self) {
-        if let Some(running) = &self.running {
-            // It may have ended a moment ago, which is just as good.
-            let _ = kill_process_group(Pid::from_child(&running.child), Signal::KILL);
-        }
     }
 
     /// Sends all output of the command before its exit status.

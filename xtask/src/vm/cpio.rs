@@ -24,15 +24,12 @@ impl<W: Write> Archive<W> {
 
     /// Adds a directory, and any missing parents.
     pub fn directory(&mut self, path: &str) -> io::Result<()> {
-        for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
-            self.entry(&path[..end], ModeFileType::Directory, 0o755, (0, 0), b"")?;
-        }
-        Ok(())
+        self.above(&format!("{path}/"))
     }
 
     /// Adds a file, and any missing parent directories.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
-        self.parent(path)?;
+        self.above(path)?;
         self.entry(path, ModeFileType::Regular, mode, (0, 0), content)
     }
 
@@ -48,13 +45,13 @@ impl<W: Write> Archive<W> {
 
     /// Adds a symbolic link, and any missing parent directories.
     pub fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
-        self.parent(path)?;
+        self.above(path)?;
         self.entry(path, ModeFileType::Symlink, 0o777, (0, 0), target.as_bytes())
     }
 
     /// Adds a character device.
     pub fn character_device(&mut self, path: &str, major: u32, minor: u32) -> io::Result<()> {
-        self.parent(path)?;
+        self.above(path)?;
         self.entry(path, ModeFileType::Char, 0o600, (major, minor), b"")
     }
 
@@ -70,11 +67,11 @@ impl<W: Write> Archive<W> {
         Ok(writer)
     }
 
-    fn parent(&mut self, path: &str) -> io::Result<()> {
-        match path.rsplit_once('/') {
-            Some((parent, _)) => self.directory(parent),
-            None => Ok(()),
+    fn above(&mut self, path: &str) -> io::Result<()> {
+        for (end, _) in path.match_indices('/') {
+            self.entry(&path[..end], ModeFileType::Directory, 0o755, (0, 0), b"")?;
         }
+        Ok(())
     }
 
     /// If several entries have the same name, only the first one is written.
