@@ -17,7 +17,7 @@ use crate::test::Count;
 use crate::workspace::{Architecture, Workspace, cargo};
 
 /// The privileged package, and the file that lists what its binary is made of.
-const PACKAGE: &str = "bulkhead-privhelper";
+pub const PACKAGE: &str = "bulkhead-privhelper";
 pub const LIST: &str = "privhelper/dependencies.txt";
 /// The crates in the dependency tree that are part of the audited code.
 const OWN: [&str; 2] = [PACKAGE, "bulkhead-protocol"];

@@ -7,9 +7,8 @@ use fs_err as fs;
 
 use super::Section;
 use crate::checksum::sha256;
+use crate::policy::PACKAGE;
 use crate::workspace::{Architecture, Profile, Selection, Workspace};
-
-const PACKAGE: &str = "bulkhead-privhelper";
 
 /// The advisories that are accepted, with the reason.
 pub fn accepted(root: &Path) -> Result<Section> {

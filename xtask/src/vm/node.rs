@@ -17,9 +17,6 @@ use crate::process::{capture, command, run_quietly};
 /// The filesystem label of the disk with the large parts, and its serial number.
 pub const LABEL: &str = "node-parts";
 
-/// Its line in the machine's /etc/fstab.
-pub const FSTAB: &str = "LABEL=node-parts /opt/node ext4 ro 0 0\n";
-
 /// What turns the machine into a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -59,7 +56,7 @@ impl Node {
         }
         let used = capture(command("du").arg("-sm").arg(&tree))?;
         let mebibytes: u64 = used.split_whitespace().next().context("du reported no size")?.parse()?;
-        let image = directory.join("node-parts.disk");
+        let image = directory.join(format!("{LABEL}.disk"));
         let size = format!("{}M", mebibytes + mebibytes / 4 + 64);
         run_quietly(command("mkfs.ext4").args(["-q", "-L", LABEL, "-d"]).arg(&tree).arg(&image).arg(size))?;
         fs::remove_dir_all(&tree)?;

@@ -61,7 +61,7 @@ pub fn provide(workspace: &Workspace, options: &Options) -> Result<Guest> {
     let mut fstab = String::new();
     if let Some(node) = node {
         disks.push((node::LABEL.to_owned(), node.make_disk(&kernel, directory.path())?));
-        fstab += node::FSTAB;
+        fstab += &format!("LABEL={} /opt/node ext4 ro 0 0\n", node::LABEL);
     }
     for disk in own {
         disks.push((disk.label.to_owned(), disk.make(directory.path(), options.disk)?));
