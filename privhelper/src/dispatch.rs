@@ -66,6 +66,7 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         Request::SetInodes { volume, inodes } => bookkeeping::set_inodes(hold(volume)?, *inodes),
         Request::Allocate { volume } => bookkeeping::allocate(hold(volume)?),
         Request::Sharing { volume, from } => bookkeeping::sharing(state, volume, *from),
+        Request::CreateGroup { members, name_hash } => ops::create_group(state, members.as_slice(), *name_hash, call),
     };
     reply.map(|reply| (reply, None))
 }

@@ -11,12 +11,13 @@
 //! name and not open.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::capabilities::MOUNTER;
 use crate::sys::capability::{self, allow};
-use crate::sys::packet::Received;
+use crate::sys::packet::{Received, Timeout};
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, namespace, packet, process, socket, xfs};
 
 /// The node in the mounter's root of the loop device with this number. The placer names it, and the kernel looks it up there.
@@ -38,35 +39,57 @@ pub enum Work {
     Thaw,
     /// Making it this large, in bytes.
     Grow(u64),
+    /// Freezing it, saying so ([`FROZEN`]), and thawing it once whoever has asked says so, or is gone, or too long has passed.
+    Hold,
 }
 
 /// No request for it is longer.
 const MAX_LENGTH: usize = 16;
 
+/// What is said of a filesystem that is frozen, before it is said how that ended.
+pub const FROZEN: i32 = -1;
+
+/// How long a filesystem is kept frozen at most.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(2);
+
 impl Work {
-    /// Does it, and returns the mount if it is one.
-    fn carry_out(self, root: &OwnedFd) -> SysResult<Option<OwnedFd>> {
+    /// Does it, for whoever has asked for it over this line, and returns the mount if it is one.
+    fn carry_out(self, root: &OwnedFd, line: &OwnedFd) -> SysResult<Option<OwnedFd>> {
         let _allowed = allow(MOUNTER);
         let thaw = || capability::with(MOUNTER, || xfs::thaw(root));
         match self {
             // Two calls in a row, and each takes it: the filesystem is made, and its mount.
             Self::Mount => capability::with(MOUNTER, || namespace::create(root, xfs::FLAGS)).map(Some),
             Self::Sync => rustix::fs::syncfs(root).by("syncfs").map(|()| None),
-            Self::Settle => {
+            Self::Settle | Self::Hold => {
                 // So that there is little left to do while it is frozen.
                 rustix::fs::syncfs(root).by("syncfs")?;
+                packet::set_timeout(line, Timeout::Recv, Some(LONGEST_HOLD))?;
                 capability::with(MOUNTER, || xfs::freeze(root))?;
-                match thaw().or_else(|_| thaw()) {
+                let lasted = if self == Self::Hold { hold(line) } else { Ok(()) };
+                match (thaw().or_else(|_| thaw()), self) {
+                    (Ok(()), _) => lasted.map(|()| None),
                     // Somebody else has thawed it.
-                    Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => Ok(None),
+                    (Err(SysError { errno: Errno::INVAL, .. }), Self::Settle) => Ok(None),
+                    (Err(SysError { errno: Errno::INVAL, .. }), _) => Err(SysError::of(Errno::TIMEDOUT)),
                     // It is frozen still, and so this is not over.
-                    Err(_) => Err(SysError::of(Errno::INPROGRESS)),
+                    (Err(_), _) => Err(SysError::of(Errno::INPROGRESS)),
                 }
             }
             Self::Thaw => thaw().map(|()| None),
             Self::Grow(size) => capability::with(MOUNTER, || xfs::grow(root, size)).map(|()| None),
         }
     }
+}
+
+/// Says that what was to be frozen is, and waits until it is to be thawed.
+///
+/// # Errors
+/// When that is so for another reason than that whoever has asked says so.
+fn hold(line: &OwnedFd) -> SysResult<()> {
+    packet::send(line, &FROZEN.to_ne_bytes(), None)?;
+    let asked = matches!(packet::receive(line, &mut [0; 1]), Ok(Received::Packet(_)));
+    if asked { Ok(()) } else { Err(SysError::of(Errno::TIMEDOUT)) }
 }
 
 /// Forks a child for each line that comes, until the placer is gone.
@@ -96,7 +119,7 @@ fn serve(line: &OwnedFd) -> SysResult<()> {
     let (received, with) = packet::receive_with_descriptor(line, &mut packet)?;
     let packet = if let Received::Packet(length) = received { packet.get(..length) } else { None };
     let work = packet.and_then(|packet| bulkhead_protocol::decode(packet).ok()).ok_or(SysError::of(Errno::INVAL));
-    let done = work.and_then(|work: Work| work.carry_out(with.as_ref().ok_or(SysError::of(Errno::BADF))?));
+    let done = work.and_then(|work: Work| work.carry_out(with.as_ref().ok_or(SysError::of(Errno::BADF))?, line));
     // Whoever is told of the end may want to unmount it.
     drop(with);
     let errno = done.as_ref().map_or_else(|error| error.errno.raw_os_error(), |_| 0);
@@ -137,11 +160,11 @@ mod tests {
     #[test]
     fn the_placer_gets_an_error_for_what_cannot_be_done() {
         let packet = |work: Work| bulkhead_protocol::encode(&work).expect("it can be encoded");
-        for work in [Work::Mount, Work::Sync, Work::Settle, Work::Thaw, Work::Grow(1)] {
+        for work in [Work::Mount, Work::Sync, Work::Settle, Work::Thaw, Work::Grow(1), Work::Hold] {
             let (_, answers) = sent(&[true, true], &packet(work));
             assert!(answers.iter().all(|answer| answer.is_some_and(|errno| errno > 0)), "{work:?}: {answers:?}");
         }
-        for wrong in [&[5][..], &[0], &[0, 255], &[1, 1], &[255; MAX_LENGTH], &[1; MAX_LENGTH + 1]] {
+        for wrong in [&[6][..], &[0], &[0, 255], &[1, 1], &[255; MAX_LENGTH], &[1; MAX_LENGTH + 1]] {
             assert_eq!(sent(&[true], wrong), (Ok(()), vec![Some(Errno::INVAL.raw_os_error())]), "{wrong:?}");
         }
     }

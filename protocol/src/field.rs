@@ -3,7 +3,8 @@
 use std::fmt::Display;
 
 use crate::{
-    Bytes, Inodes, MountFlags, NameHash, OwnerRecord, PoolName, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec,
+    Bytes, Inodes, MAX_MEMBERS, Member, MountFlags, NameHash, OwnerRecord, PoolName, Socket, TargetPath, UpTo,
+    VolumeId, VolumeKind, VolumeSpec,
 };
 
 /// Receives what there is to log of a field: a name, and a value that is short and has no special characters.
@@ -11,9 +12,9 @@ pub type Say<'a> = dyn FnMut(&'static str, &dyn Display) + 'a;
 
 /// The type of a field.
 pub trait Field {
-    /// The volume that the request acts on and therefore locks.
-    fn volume(&self) -> Option<&VolumeId> {
-        None
+    /// The volumes that the request acts on and therefore locks.
+    fn volumes(&self) -> Vec<&VolumeId> {
+        Vec::new()
     }
 
     /// The target that the request is about.
@@ -31,8 +32,8 @@ pub trait Field {
 }
 
 impl Field for VolumeId {
-    fn volume(&self) -> Option<&VolumeId> {
-        Some(self)
+    fn volumes(&self) -> Vec<&VolumeId> {
+        vec![self]
     }
 
     fn log(&self, name: &'static str, say: &mut Say<'_>) {
@@ -44,6 +45,21 @@ impl Field for VolumeId {
 impl Field for Option<VolumeId> {
     fn log(&self, name: &'static str, say: &mut Say<'_>) {
         say(name, &self.as_ref().map_or("-", VolumeId::as_str));
+    }
+}
+
+/// How many they are, and each of them.
+impl Field for UpTo<Member, MAX_MEMBERS> {
+    fn volumes(&self) -> Vec<&VolumeId> {
+        self.as_slice().iter().flat_map(|member| [&member.volume, &member.snapshot]).collect()
+    }
+
+    fn log(&self, name: &'static str, say: &mut Say<'_>) {
+        say(name, &self.as_slice().len());
+        for Member { volume, snapshot } in self.as_slice() {
+            say("volume", volume);
+            say("snapshot", snapshot);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{DriverName, Error, ErrorKind, PoolName, PublishName, QuotaMode, Text, UpTo};
 
 /// The highest version of requests and replies that this crate knows.
-pub const HIGHEST_VERSION: u16 = 4;
+pub const HIGHEST_VERSION: u16 = 5;
 
 /// The most pools one helper serves.
 pub const MAX_POOLS: usize = 16;

@@ -44,7 +44,7 @@ pub use name::{DriverName, PoolName, PublishName};
 pub use reply::{
     Listed, MAX_LISTED, MAX_RANGES, MAX_SNAPSHOTS, PoolStatus, QuotaMode, Range, Reply, Response, Snapshot, Usage,
 };
-pub use request::{MountFlags, Pace, Request, Row, Socket};
+pub use request::{MAX_MEMBERS, Member, MountFlags, Pace, Request, Row, Socket};
 pub use size::{Bytes, Inodes, SIZE_STEP};
 pub use target::{MAX_TARGET, RelativePath, TargetPath};
 pub use volume::{

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::field::{Field, Say};
-use crate::{Bytes, Inodes, NameHash, OwnerRecord, PoolName, TargetPath, VolumeId, VolumeSpec};
+use crate::{Bytes, Inodes, NameHash, OwnerRecord, PoolName, TargetPath, UpTo, VolumeId, VolumeSpec};
 
 /// How a directory volume is mounted. `nosuid` and `nodev` are always on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,18 @@ pub enum Socket {
     Csi,
     /// The kubelet's plugin registration.
     Registration,
+}
+
+/// The most volumes of which snapshots are taken at one moment.
+pub const MAX_MEMBERS: usize = 12;
+
+/// One of several volumes of which snapshots are taken at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its snapshot.
+    pub snapshot: VolumeId,
 }
 
 /// What a request waits for.
@@ -322,6 +334,14 @@ requests! {
         /// The offset at which to begin.
         from: u64,
     }
+    /// Takes a snapshot of each of several volumes, all at one moment, or none. Those that already exist are taken to be
+    /// the same snapshots if they are of the same volumes and have the same name. Since version 5.
+    CreateGroup "create-group", since 5, Extents, changes {
+        /// The volumes, and their snapshots.
+        members: UpTo<Member, MAX_MEMBERS>,
+        /// Digest of the caller's name for all of them.
+        name_hash: NameHash,
+    }
 }
 
 impl Request {
@@ -340,7 +360,7 @@ impl Request {
     /// The volumes that it acts on. All of them are locked, unless it only reads.
     pub fn volumes(&self) -> Vec<&VolumeId> {
         let mut volumes = Vec::new();
-        self.each_field(&mut |_, field| volumes.extend(field.volume()));
+        self.each_field(&mut |_, field| volumes.extend(field.volumes()));
         volumes
     }
 

@@ -15,6 +15,10 @@ fn the_largest_pages_fit_one_packet() {
     let one = Snapshot { snapshot: id(&longest), pool, size: Bytes::MAX, block: true, allocated: u64::MAX, origin };
     let snapshots = UpTo::try_from(vec![one; MAX_SNAPSHOTS]).expect("as many as are allowed");
     let ranges = UpTo::try_from(vec![Range { offset: 0, length: 1 }; MAX_RANGES]).expect("as many as are allowed");
+    let member = Member { volume: id(&longest), snapshot: id(&longest) };
+    let members = UpTo::try_from(vec![member; MAX_MEMBERS]).expect("as many as are allowed");
+    let request = Request::CreateGroup { members, name_hash: NameHash([0; 32]) };
+    assert!(encode(&(&request, CallId(u32::MAX))).is_ok(), "{request:?}");
     for reply in [Reply::Snapshots(snapshots), Reply::Ranges { ranges, next: Some(1) }] {
         let response: Response = Ok(reply);
         assert!(encode(&response).is_ok(), "{response:?}");
@@ -85,6 +89,7 @@ fn each_request_has_a_name_and_a_version_of_its_own() {
             "mount-filesystem unmount-filesystem grow-filesystem pool-counts create-snapshot create-from \
              delete-snapshot list-snapshots origin delta set-inodes allocate sharing",
         ),
+        (5, "create-group"),
     ];
     let named = released.iter().flat_map(|(version, names)| names.split(' ').map(|name| (name, *version)));
     let rows: Vec<_> = Request::ROWS.iter().map(|row| (row.name, row.since_version)).collect();
@@ -176,6 +181,7 @@ fn a_request_tells_its_volumes_and_its_target() {
             | "list-snapshots"
             | "list-snapshots-all" => &[],
             "create-snapshot" | "create-from" => &["pvc-1", "snap-1"],
+            "create-group" => &["pvc-1", "snap-1", "pvc-2", "snap-2"],
             "delete-snapshot" | "delta" | "delta-of-one" => &["snap-1"],
             _ => &["pvc-1"],
         };
@@ -199,6 +205,7 @@ fn a_request_logs_its_fields_except_for_what_is_long_or_means_nothing() {
         ("listen-csi", "socket=Csi"),
         ("set-owner", "volume=pvc-1 owner=16"),
         ("create-snapshot", "volume=pvc-1 snapshot=snap-1"),
+        ("create-group", "members=2 volume=pvc-1 snapshot=snap-1 volume=pvc-2 snapshot=snap-2"),
     ] {
         let (_, request) = requests().into_iter().find(|(own, _)| *own == name).expect("an example");
         let mut said = Vec::new();

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bulkhead_protocol::{
-    BlockSize, Bytes, DirectoryMode, Error, ErrorKind, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags,
-    NameHash, Pace, PoolStatus, Reply, Request, Response, Socket, TargetPath, Usage, VolumeId, VolumeKind, VolumeSpec,
-    Welcome, decode, encode,
+    BlockSize, Bytes, DirectoryMode, Error, ErrorKind, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, Member, MountFlags,
+    NameHash, Pace, PoolStatus, Reply, Request, Response, Socket, TargetPath, UpTo, Usage, VolumeId, VolumeKind,
+    VolumeSpec, Welcome, decode, encode,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -353,6 +353,13 @@ pub fn grow_filesystem(id: &str, size: u64) -> Request {
 /// The request to take a snapshot of a volume.
 pub fn create_snapshot(of: &str, id: &str) -> Request {
     Request::CreateSnapshot { volume: volume(of), snapshot: volume(id), name_hash: NameHash([5; 32]) }
+}
+
+/// The request to take snapshots of several volumes at one moment; each is called after its volume, and this.
+pub fn create_group(of: &[&str], name: &str) -> Request {
+    let member = |id: &&str| Member { volume: volume(id), snapshot: volume(&format!("{id}-{name}")) };
+    let members = UpTo::try_from(of.iter().map(member).collect::<Vec<_>>()).expect("as many as are allowed");
+    Request::CreateGroup { members, name_hash: NameHash([6; 32]) }
 }
 
 /// The request to create a volume in the pool called default as a copy.

@@ -56,10 +56,11 @@ impl Pending {
 
     /// Records that the helper has granted a request.
     pub fn granted(&self, request: &Request) {
-        match undoing(request) {
-            Some(undo) => self.made(Undo::Ask(undo)),
-            None => self.undone(&Undo::Ask(request.clone())),
+        let undoing = undoing(request);
+        if undoing.is_empty() {
+            self.undone(&Undo::Ask(request.clone()));
         }
+        undoing.into_iter().for_each(|undo| self.made(Undo::Ask(undo)));
     }
 
     /// Takes everything, the newest first.
@@ -134,16 +135,20 @@ impl Undo {
     }
 }
 
-/// The request that undoes this one.
-fn undoing(request: &Request) -> Option<Request> {
+/// The requests that undo this one.
+fn undoing(request: &Request) -> Vec<Request> {
     match request.clone() {
-        Request::Create { volume, .. } | Request::CreateFrom { volume, .. } => Some(Request::Delete { volume }),
-        Request::CreateSnapshot { snapshot, .. } => Some(Request::DeleteSnapshot { snapshot }),
-        Request::BindMount { volume, target, .. } => Some(Request::Unmount { volume, target }),
-        Request::MakeDevice { volume, target, .. } => Some(Request::RemoveDevice { volume, target }),
-        Request::LoopAttach { volume, .. } => Some(Request::LoopDetach { volume }),
-        Request::MountFilesystem { volume } => Some(Request::UnmountFilesystem { volume }),
-        _ => None,
+        Request::Create { volume, .. } | Request::CreateFrom { volume, .. } => vec![Request::Delete { volume }],
+        Request::CreateSnapshot { snapshot, .. } => vec![Request::DeleteSnapshot { snapshot }],
+        Request::CreateGroup { members, .. } => {
+            let members = members.into_vec().into_iter();
+            members.map(|member| Request::DeleteSnapshot { snapshot: member.snapshot }).collect()
+        }
+        Request::BindMount { volume, target, .. } => vec![Request::Unmount { volume, target }],
+        Request::MakeDevice { volume, target, .. } => vec![Request::RemoveDevice { volume, target }],
+        Request::LoopAttach { volume, .. } => vec![Request::LoopDetach { volume }],
+        Request::MountFilesystem { volume } => vec![Request::UnmountFilesystem { volume }],
+        _ => Vec::new(),
     }
 }
 

@@ -1,13 +1,12 @@
-//! Creating volumes, empty or as copies: build under another name, with a quota, then rename into place and sync the
+//! Creating volumes: build under another name, with a quota, then rename into place and sync the
 //! pool's directory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use bulkhead_protocol::{CallId, Error, ErrorKind, Origin, Reply, VolumeId, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{CallId, Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
-use super::allocate::fill_holes;
 use super::filesystem::limits;
 use super::limits::{check_filesystem, check_number_of_volumes};
 use super::log;
@@ -15,21 +14,10 @@ use super::room::{Measured, Share};
 use super::template;
 use crate::ops::{check_unknown_detached, check_unknown_unmounted};
 use crate::state::layout::{self, DATA, IMAGE};
-use crate::state::{Held, Kind, Pool, Record, Served, State, Volume, busy, exists, failed, invalid, no_space};
-use crate::sys::file::{self, FileId, Status};
+use crate::state::{Held, Pool, Record, Served, State, Volume, busy, exists, failed, invalid, no_space};
+use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, walk, xflags};
-
-/// What a volume begins as a copy of.
-#[derive(Debug)]
-pub struct Original {
-    /// The image, open for reading.
-    pub image: OwnedFd,
-    /// How many bytes a snapshot of it would refer to, if nothing is written to it meanwhile.
-    pub written: u64,
-    /// What is recorded of it.
-    pub origin: Arc<Origin>,
-}
 
 /// Creates a volume that is empty. If it already exists with the same settings, replies with its current size.
 pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<Reply, Error> {
@@ -49,41 +37,36 @@ pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<
         VolumeKind::Snapshot { .. } => return Err(invalid(format!("volume {id}: a snapshot is taken of a volume"))),
         VolumeKind::Directory { .. } | VolumeKind::Image { .. } => {}
     }
-    make(&mut held, pool, spec, None)?;
+    make(&mut held, pool, spec)?;
     Ok(Reply::Size(spec.size))
 }
 
-/// Makes a volume that does not exist, as a copy if there is something to copy.
+/// Makes an empty volume that does not exist.
+fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<(), Error> {
+    let (id, served, record) = (held.id, pool.served()?, Record { spec, unused: true });
+    let project = promise(held, pool, &spec, 0)?;
+    // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
+    let content = build(served, id, &record, project).inspect_err(|_| discard(held, pool, served))?;
+    held.add(Volume::new(Arc::clone(pool), project, record, content));
+    // If this fails, the volume exists for all to see, but only a repeated request may report success.
+    served.sync_names().map_err(|error| unsynced(id, error))
+}
+
+/// Promises room to a volume that does not exist, and refers to so many bytes if it is a snapshot; takes a project for it, and
+/// makes its directory.
 ///
 /// # Errors
 /// `NoRoom` or `NoSpace` when there is no room for it.
-pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: Option<&Original>) -> Result<(), Error> {
-    let (state, id, served) = (held.state, held.id, pool.served()?);
-    check_nowhere(state, id)?;
+pub fn promise(held: &Held<'_>, pool: &Arc<Pool>, spec: &VolumeSpec, written: u64) -> Result<Option<ProjectId>, Error> {
+    let (state, served) = (held.state, pool.served()?);
+    check_nowhere(state, held.id)?;
     check_number_of_volumes(state)?;
-    let share = |allocated| Share::of(&spec, pool.inode_size(), None, allocated);
-    // A copy holds data from the beginning, and may be the last to hold it.
-    let record = Record { spec, unused: original.is_none() };
-    // Before anything is copied, which stops the writers of the source.
-    let (measured, least) =
-        (measure(state, pool)?.with_more(1), share(original.map_or(0, |original| original.written)));
+    let (measured, least) = (measure(state, pool)?.with_more(1), Share::of(spec, pool.inode_size(), None, written));
     let check = |promised| check_room(pool, &measured, promised, least);
-    let project = held.promise(pool, least, check, || {
+    held.promise(pool, least, check, || {
         let project = take_project(held, pool, served)?;
         make_outer(held, pool, served).map(|()| project)
-    })?;
-    // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
-    let admit = |allocated| {
-        // Its source may have been written to meanwhile.
-        let (measured, share) = (measure(state, pool)?, share(allocated));
-        held.promise_instead(share.bytes, |promised| check_room(pool, &measured, promised, share))
-    };
-    let built = build(served, id, &record, project, original, admit);
-    let (content, allocated) = built.inspect_err(|_| discard(held, pool, served))?;
-    let origin = original.map(|original| Arc::clone(&original.origin));
-    held.add(Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) });
-    // If this fails, the volume exists for all to see, but only a repeated request may report success.
-    served.sync_names().map_err(|error| unsynced(id, error))
+    })
 }
 
 /// Checks that no other pool is seen to have the volume: one that cannot be served now may be later, and of two volumes with
@@ -124,7 +107,8 @@ pub fn put_back(held: &mut Held<'_>) -> Result<OwnedFd, Error> {
     held.open_content(OFlags::PATH)
 }
 
-fn unsynced(id: &VolumeId, error: SysError) -> Error {
+/// The error of a volume of which a power cut may leave nothing.
+pub fn unsynced(id: &VolumeId, error: SysError) -> Error {
     failed("sync to disk the creation of volume", id, error)
 }
 
@@ -194,61 +178,55 @@ fn make_outer(held: &Held<'_>, pool: &Pool, served: &Served) -> Result<(), Error
     }
 }
 
-/// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to, if `admit` agrees with
-/// that. Only the order of these steps is kept until the names are synced: XFS and ext4 commit changes to inodes, names,
-/// extended attributes and quotas in the order in which they were made, and syncing any of them commits all that came
-/// before. Blocks that were allocated but not written read as zeros until the change that says otherwise is committed as
-/// well.
-fn build(
-    served: &Served,
-    id: &VolumeId,
-    record: &Record,
-    project: Option<ProjectId>,
-    original: Option<&Original>,
-    admit: impl FnOnce(u64) -> Result<(), Error>,
-) -> Result<(FileId, u64), Error> {
-    let cannot = |step: &'static str| move |error| failed("create volume", format_args!("{id}: cannot {step}"), error);
-    let directory = &served.directory;
-    let name = layout::creating_name(id);
-    let outer = layout::open_volume(directory, &name).map_err(cannot("open its directory"))?;
-    if let Some(project) = project {
-        xflags::set_project(&outer, project.0, xflags::PROJECT_INHERIT).map_err(cannot("set its project id"))?;
-    }
-    record.write(&served.attributes, &name).map_err(cannot("write its record"))?;
-    let size = record.spec.size.get();
-    let mut allocated = 0;
-    let content = match (record.spec.kind, original) {
-        (kind, Some(original)) => {
-            layout::write_origin(&served.attributes, &name, &original.origin)
-                .map_err(cannot("write what it is a copy of"))?;
-            let copy =
-                copy_image((served, &name), &outer, kind, size, &original.image).map_err(cannot("copy the image"))?;
-            if let VolumeKind::Snapshot { .. } = kind {
-                allocated = copy.allocated;
-                admit(allocated)?;
-            }
-            copy.id
-        }
-        (VolumeKind::Snapshot { .. }, None) => return Err(invalid(format!("volume {id}: there is nothing to copy"))),
-        (VolumeKind::Directory { inodes, mode }, None) => {
+/// Builds a volume on disk, and returns its content. Only the order of these steps is kept until the names are synced: XFS and
+/// ext4 commit changes to inodes, names, extended attributes and quotas in the order in which they were made, and syncing any
+/// of them commits all that came before. Blocks that were allocated but not written read as zeros until the change that says
+/// otherwise is committed as well.
+fn build(served: &Served, id: &VolumeId, record: &Record, project: Option<ProjectId>) -> Result<FileId, Error> {
+    let (name, size) = (layout::creating_name(id), record.spec.size.get());
+    let outer = begin(served, id, record, project)?;
+    let content = match record.spec.kind {
+        VolumeKind::Snapshot { .. } => return Err(invalid(format!("volume {id}: there is nothing to copy"))),
+        VolumeKind::Directory { inodes, mode } => {
             let mode = Mode::from_raw_mode(mode.get().into());
-            let content = make_data(&outer, mode).map_err(cannot("make its data directory"))?;
+            let content = make_data(&outer, mode).map_err(cannot(id, "make its data directory"))?;
             // The limit is set last: the smallest ones leave no room to create the directories.
             if let Some(project) = project {
                 let limits = limits(record.spec.size, inodes);
-                served.filesystem.set_quota(project, limits).map_err(cannot("set its quota"))?;
+                served.filesystem.set_quota(project, limits).map_err(cannot(id, "set its quota"))?;
             }
             content
         }
-        (VolumeKind::Image { sparse, .. }, None) => {
-            make_image((served, &name), &outer, size, sparse, None).map_err(cannot("allocate its image"))?
+        VolumeKind::Image { sparse, .. } => {
+            make_image((served, &name), &outer, size, sparse, None).map_err(cannot(id, "allocate its image"))?
         }
-        (VolumeKind::Filesystem { sparse, .. }, None) => {
-            make_image((served, &name), &outer, size, sparse, template::of(size)).map_err(cannot("make its image"))?
-        }
+        VolumeKind::Filesystem { sparse, .. } => make_image((served, &name), &outer, size, sparse, template::of(size))
+            .map_err(cannot(id, "make its image"))?,
     };
-    walk::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
-    Ok((content, allocated))
+    give_name(served, id).map(|()| content)
+}
+
+/// Gives the directory of a volume that is being made its project and its record, and returns it.
+pub fn begin(served: &Served, id: &VolumeId, record: &Record, project: Option<ProjectId>) -> Result<OwnedFd, Error> {
+    let name = layout::creating_name(id);
+    let outer = layout::open_volume(&served.directory, &name).map_err(cannot(id, "open its directory"))?;
+    if let Some(project) = project {
+        xflags::set_project(&outer, project.0, xflags::PROJECT_INHERIT).map_err(cannot(id, "set its project id"))?;
+    }
+    record.write(&served.attributes, &name).map_err(cannot(id, "write its record"))?;
+    Ok(outer)
+}
+
+/// Gives a volume its name: from then on it exists.
+pub fn give_name(served: &Served, id: &VolumeId) -> Result<(), Error> {
+    let directory = &served.directory;
+    walk::rename_new(directory, &layout::creating_name(id), directory, id.as_str())
+        .map_err(cannot(id, "give it its name"))
+}
+
+/// Makes an error of a step in the making of a volume.
+pub fn cannot(id: &VolumeId, step: &'static str) -> impl Fn(SysError) -> Error {
+    move |error| failed("create volume", format_args!("{id}: cannot {step}"), error)
 }
 
 fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
@@ -279,30 +257,8 @@ fn make_image(
     Ok(file::status(&image)?.id)
 }
 
-/// Makes an image that shares the blocks of another, and is synced before the volume gets its name. What was allocated there
-/// and never written is a hole here, which is filled unless the volume is sparse.
-fn copy_image(
-    (served, name): (&Served, &str),
-    outer: impl AsFd,
-    kind: VolumeKind,
-    size: u64,
-    original: &OwnedFd,
-) -> SysResult<Status> {
-    let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
-    if Kind::has_filesystem(kind) {
-        layout::mark_filesystem(&served.attributes, name)?;
-    }
-    rustix::fs::ioctl_ficlone(&image, original).by("FICLONE")?;
-    rustix::fs::ftruncate(&image, size).by("ftruncate")?;
-    if let VolumeKind::Image { sparse: false, .. } | VolumeKind::Filesystem { sparse: false, .. } = kind {
-        fill_holes(&image, 0, size, |_| Ok(Some(())))?;
-    }
-    file::sync(&image)?;
-    file::status(&image)
-}
-
 /// Leaves an unfinished volume to the emptier, if possible under a name that does not block the next attempt.
-fn discard(held: &mut Held<'_>, pool: &Pool, served: &Served) {
+pub fn discard(held: &mut Held<'_>, pool: &Pool, served: &Served) {
     match served.put_aside(&layout::creating_name(held.id)) {
         Ok(aside) => held.delete(&aside, CallId::default()),
         Err(error) => {

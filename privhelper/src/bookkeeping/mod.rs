@@ -5,6 +5,7 @@
 mod allocate;
 mod cached;
 mod conditions;
+mod copies;
 mod create;
 mod delta;
 mod filesystem;
@@ -21,7 +22,8 @@ pub mod template;
 mod watch;
 
 pub use allocate::allocate;
-pub use create::{Original, create, make, put_back};
+pub use copies::{Begun, Original, make_copy};
+pub use create::{create, put_back, unsynced};
 pub use delta::delta;
 pub use filesystem::{Facts, Filesystem, KUBELET_PROJECTS, Overhead, limits};
 pub use grow::{grow_image, set_inodes, set_quota};

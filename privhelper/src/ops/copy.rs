@@ -13,25 +13,17 @@ use linux_raw_sys::general::fsxattr;
 use rustix::fs::OFlags;
 
 use super::filesystem::{check_growth, check_mark, write_out};
-use crate::bookkeeping::{Original, check_filesystem, make};
+use crate::bookkeeping::{Original, check_filesystem, make_copy};
 use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
 use crate::sys::{Result as SysResult, extents, file, xflags};
 
 /// Takes a snapshot of a volume. If it already exists, nothing is done, whatever has become of the volume.
 pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash) -> Result<Reply, Error> {
-    if !is_there(&held, source.id, |spec| Kind::from(spec.kind) == Kind::Snapshot && spec.name_hash == name_hash)? {
-        let volume = source.known().ok_or_else(|| source.state.unknown(source.id))?;
-        let of = match volume.record.spec.kind {
-            VolumeKind::Image { block_size, .. } => SnapshotOf::Image { block_size },
-            VolumeKind::Filesystem { .. } => SnapshotOf::Filesystem,
-            VolumeKind::Snapshot { .. } => return Err(invalid(format!("volume {} is a snapshot itself", source.id))),
-            VolumeKind::Directory { .. } => return Err(no_image(source.id)),
-        };
-        let spec = VolumeSpec { size: volume.record.spec.size, kind: VolumeKind::Snapshot { of }, name_hash };
-        copy(&source, volume, &mut held, |held, original| {
-            let written = extents::written(&original.image);
-            original.written = written.map_err(|error| failed("measure the image of volume", source.id, error))?;
-            make(held, &volume.pool, spec, Some(original))
+    if !is_there(&held, source.id, |spec| is_snapshot(spec, name_hash))? {
+        let (volume, spec) = spec_of_snapshot(&source, name_hash)?;
+        copy(&source, volume, &mut held, |held, ready| {
+            ready.measure(source.id)?;
+            make_copy(held, &volume.pool, spec, &ready.original)
         })?;
     }
     let made = held.known().and_then(|volume| snapshot(held.id, volume));
@@ -56,12 +48,12 @@ pub fn create_from(source: Held<'_>, mut held: Held<'_>, pool: &Arc<Pool>, spec:
         if spec.size < from.size {
             return Err(invalid(format!("a copy of {id} has at least its size, {} bytes", from.size)));
         }
-        copy(&source, volume, &mut held, |held, original| {
+        copy(&source, volume, &mut held, |held, ready| {
             if let VolumeKind::Filesystem { .. } = spec.kind {
                 check_filesystem(held.state, pool, held.id, spec.size)?;
-                check_growth(held.id, &original.image, from.size, spec.size)?;
+                check_growth(held.id, &ready.original.image, from.size, spec.size)?;
             }
-            make(held, pool, spec, Some(original))
+            make_copy(held, pool, spec, &ready.original)
         })?;
     }
     held.known().map(|volume| Reply::Size(volume.record.spec.size)).ok_or_else(|| held.state.unknown(held.id))
@@ -86,11 +78,28 @@ pub fn snapshot(id: &VolumeId, volume: &Volume) -> Option<Snapshot> {
     })
 }
 
+/// The volume of which a snapshot is to be taken, and what that is to be.
+pub fn spec_of_snapshot<'a>(source: &'a Held<'_>, name_hash: NameHash) -> Result<(&'a Volume, VolumeSpec), Error> {
+    let volume = source.known().ok_or_else(|| source.state.unknown(source.id))?;
+    let of = match volume.record.spec.kind {
+        VolumeKind::Image { block_size, .. } => SnapshotOf::Image { block_size },
+        VolumeKind::Filesystem { .. } => SnapshotOf::Filesystem,
+        VolumeKind::Snapshot { .. } => return Err(invalid(format!("volume {} is a snapshot itself", source.id))),
+        VolumeKind::Directory { .. } => return Err(no_image(source.id)),
+    };
+    Ok((volume, VolumeSpec { size: volume.record.spec.size, kind: VolumeKind::Snapshot { of }, name_hash }))
+}
+
+/// Returns whether this is the snapshot with this name.
+pub fn is_snapshot(spec: &VolumeSpec, name_hash: NameHash) -> bool {
+    Kind::from(spec.kind) == Kind::Snapshot && spec.name_hash == name_hash
+}
+
 /// Returns whether a copy is there already: one of this source, and as `is_same` wants it.
 ///
 /// # Errors
 /// `AlreadyExists` when something else goes by its id.
-fn is_there(held: &Held<'_>, source: &VolumeId, is_same: impl Fn(&VolumeSpec) -> bool) -> Result<bool, Error> {
+pub fn is_there(held: &Held<'_>, source: &VolumeId, is_same: impl Fn(&VolumeSpec) -> bool) -> Result<bool, Error> {
     let Some(volume) = held.known() else { return Ok(false) };
     if !is_same(&volume.record.spec) || volume.origin.as_ref().is_none_or(|origin| origin.source != *source) {
         return Err(exists(format!(
@@ -133,64 +142,105 @@ fn no_image(source: &VolumeId) -> Error {
     ))
 }
 
-/// Makes a volume's image ready to be copied, and has `make` copy it: what was written to the volume and synced is in it. If no
-/// copy comes of it, the image is as it was.
+/// The image of a volume that is ready to be copied: what was written to the volume and synced is in it.
+#[derive(Debug)]
+pub struct Ready {
+    /// What is to be copied.
+    pub original: Original,
+    /// In how many pieces it is.
+    pub extents: u64,
+    /// What the attributes of the image were, if they had to be changed for that.
+    before: Option<fsxattr>,
+}
+
+impl Ready {
+    /// Makes the image of a volume ready, to be copied at this time.
+    ///
+    /// # Errors
+    /// `Unsupported` where nothing is copied, `TooFragmented` where it would take too long.
+    pub fn new(source: &Held<'_>, volume: &Volume, copied: u64) -> Result<Self, Error> {
+        let (id, pool) = (source.id, &volume.pool);
+        if !pool.served()?.filesystem.can_copy() {
+            return Err(unsupported(format!(
+                "pool {} cannot copy volumes: its filesystem is not XFS with reflink, or was in use before it became a pool",
+                pool.config.name
+            )));
+        }
+        let image = source.open_content(OFlags::RDONLY)?;
+        check_mark(id, volume)?;
+        let family = volume.origin.as_ref().map_or(id, |origin| &origin.family).clone();
+        let origin = Arc::new(Origin { source: id.clone(), family, copied });
+        let mut ready = Self { original: Original { image, written: 0, origin }, extents: 0, before: None };
+        match ready.prepare(source, volume) {
+            Ok(()) => Ok(ready),
+            Err(error) => {
+                ready.give_up();
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds out how many bytes a snapshot of it would refer to.
+    pub fn measure(&mut self, id: &VolumeId) -> Result<(), Error> {
+        let written = extents::written(&self.original.image);
+        self.original.written = written.map_err(|error| failed("measure the image of volume", id, error))?;
+        Ok(())
+    }
+
+    /// Leaves the image as it was: no copy has come of it.
+    pub fn give_up(&self) {
+        if let Some(before) = self.before {
+            // If this fails, the image takes up no more than it would otherwise.
+            let _ = xflags::set_attributes(&self.original.image, before);
+        }
+    }
+
+    fn prepare(&mut self, source: &Held<'_>, volume: &Volume) -> Result<(), Error> {
+        let (id, pool, limit) = (source.id, &volume.pool, volume.pool.config.extents);
+        let mut prepare = || -> SysResult<()> {
+            let image = &self.original.image;
+            let extents = || xflags::attributes(image).map(|found| u64::from(found.fsx_nextents));
+            self.extents = extents()?;
+            if self.extents <= limit {
+                self.before = xflags::set_copy_unit(image)?;
+                flush(source, volume, image)?;
+                // What is written out now may be in very many more.
+                self.extents = extents()?;
+            }
+            Ok(())
+        };
+        prepare().map_err(|error| failed("prepare a copy of volume", id, error))?;
+        let extents = self.extents;
+        if extents > limit {
+            let message = format!(
+                "the image of {id} is in {extents} pieces, and a copy would stop its writers for a second for each 40000; the limit of pool {} is extents={limit}: copy its content into a new volume, or raise the limit",
+                pool.config.name
+            );
+            return Err(Error::new(ErrorKind::TooFragmented { extents, limit }, message));
+        }
+        Ok(())
+    }
+}
+
+/// The time of day, as it is recorded of copies.
+pub fn time_of_day() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Makes a volume's image ready to be copied, and has `make` copy it. If no copy comes of it, the image is as it was.
 fn copy(
     source: &Held<'_>,
     volume: &Volume,
     held: &mut Held<'_>,
-    make: impl FnOnce(&mut Held<'_>, &mut Original) -> Result<(), Error>,
+    make: impl FnOnce(&mut Held<'_>, &mut Ready) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let (id, pool) = (source.id, &volume.pool);
-    let served = pool.served()?;
-    if !served.filesystem.can_copy() {
-        return Err(unsupported(format!(
-            "pool {} cannot copy volumes: its filesystem is not XFS with reflink, or was in use before it became a pool",
-            pool.config.name
-        )));
-    }
-    let image = source.open_content(OFlags::RDONLY)?;
-    check_mark(id, volume)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let origin = Origin {
-        source: id.clone(),
-        family: volume.origin.as_ref().map_or(id, |origin| &origin.family).clone(),
-        copied: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-    };
-    let (mut original, mut before) = (Original { image, written: 0, origin: Arc::new(origin) }, None);
-    let prepared = prepare(source, volume, &original.image, &mut before);
-    prepared.and_then(|()| make(held, &mut original)).inspect_err(|_| {
-        if let Some(before) = before.filter(|_| held.known().is_none()) {
-            // If this fails, the image takes up no more than it would otherwise.
-            let _ = xflags::set_attributes(&original.image, before);
+    let mut ready = Ready::new(source, volume, time_of_day())?;
+    make(held, &mut ready).inspect_err(|_| {
+        if held.known().is_none() {
+            ready.give_up();
         }
     })
-}
-
-/// Prepares an image to be copied, and says what its attributes were if they had to be changed for that.
-fn prepare(source: &Held<'_>, volume: &Volume, image: &OwnedFd, before: &mut Option<fsxattr>) -> Result<(), Error> {
-    let (id, pool) = (source.id, &volume.pool);
-    let mut prepare = || -> SysResult<_> {
-        let extents = || xflags::attributes(image).map(|found| u64::from(found.fsx_nextents));
-        let mut found = extents()?;
-        if found <= pool.config.extents {
-            *before = xflags::set_copy_unit(image)?;
-            flush(source, volume, image)?;
-            // What is written out now may be in very many more.
-            found = extents()?;
-        }
-        Ok(found)
-    };
-    let extents = prepare().map_err(|error| failed("prepare a copy of volume", id, error))?;
-    let limit = pool.config.extents;
-    if extents > limit {
-        let message = format!(
-            "the image of {id} is in {extents} pieces, and a copy would stop its writers for a second for each 40000; the limit of pool {} is extents={limit}: copy its content into a new volume, or raise the limit",
-            pool.config.name
-        );
-        return Err(Error::new(ErrorKind::TooFragmented { extents, limit }, message));
-    }
-    Ok(())
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.

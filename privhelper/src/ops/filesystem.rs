@@ -15,7 +15,7 @@ use crate::mounter::Work;
 use crate::place::wire::{Figures, OnFilesystem};
 use crate::state::layout;
 use crate::state::{
-    Attributes, Device, Held, Kind, Pool, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
+    Attributes, Device, Held, Hold, Kind, Pool, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
 };
 use crate::sys::{Errno, Error as SysError, Result as SysResult};
 
@@ -312,9 +312,11 @@ fn is_grown(image: &OwnedFd, size: Bytes) -> bool {
 }
 
 /// The filesystem on the device with this number, and its image.
-struct Mounted<'a> {
+#[derive(Debug)]
+pub struct Mounted<'a> {
     state: &'a State,
-    id: &'a VolumeId,
+    /// The volume's id.
+    pub id: &'a VolumeId,
     pool: &'a Pool,
     number: u32,
     image: &'a OwnedFd,
@@ -322,7 +324,7 @@ struct Mounted<'a> {
 
 impl<'a> Mounted<'a> {
     /// That of a volume in this pool, if it is mounted.
-    fn of(
+    pub fn of(
         state: &'a State,
         id: &'a VolumeId,
         pool: &'a Pool,
@@ -403,6 +405,26 @@ impl<'a> Mounted<'a> {
             // It may be frozen for a moment still, or for ever.
             Err(SysError { errno: Errno::INPROGRESS, .. }) => Err(SysError::of(Errno::INPROGRESS)),
             settled => self.note_frozen(false).and(settled),
+        }
+    }
+
+    /// Begins to freeze it, for two seconds at most. What has begun is to be [ended](Self::end_hold).
+    pub fn begin_hold(&self) -> SysResult<Hold> {
+        self.thaw_left()?;
+        self.note_frozen(true)?;
+        let begun = self.state.placer.begin_hold(&self.pool.config.name, self.number);
+        begun.or_else(|error| self.note_frozen(false).and(Err(error)))
+    }
+
+    /// Waits until it is thawed after it was released.
+    ///
+    /// # Errors
+    /// `TIMEDOUT` when it was not frozen until then.
+    pub fn end_hold(&self, hold: Hold, patience: Duration) -> SysResult<()> {
+        match self.state.placer.end_hold(hold, patience) {
+            // It may be frozen still: whoever was to thaw it has not said that it is not.
+            Err(error) if error.errno == Errno::INPROGRESS => self.thaw_left().and(Err(error)),
+            ended => self.note_frozen(false).and(ended),
         }
     }
 

@@ -6,7 +6,9 @@
 mod copy;
 mod delete;
 mod filesystem;
+mod group;
 mod loops;
+mod moment;
 mod publish;
 mod target;
 mod unpublish;
@@ -14,6 +16,7 @@ mod unpublish;
 pub use copy::{create_from, create_snapshot, open_snapshot, origin, snapshot};
 pub use delete::{Deletable, delete};
 pub use filesystem::{grow_filesystem, mount_filesystem, take_over_filesystems};
+pub use group::create_group;
 pub use loops::{check_unknown_detached, loop_attach, loop_detach, loop_resize};
 pub use publish::{bind_mount, make_device};
 pub use target::{check_unknown_unmounted, find, shows};

@@ -283,6 +283,7 @@ pub const MOUNTER: &[Row] = &[
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GROW)], "a filesystem in an image that has grown"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::FREEZE)], "what is in the kernel's memory of it is brought to the image"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::THAW)], "and it goes on"),
+    Row(&[libc::SYS_setsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_RCVTIMEO_NEW)], "how long it is kept frozen"),
     #[cfg(target_arch = "x86_64")]
     Row(&[libc::SYS_fork], &[], "a child for each line"),
     #[cfg(not(target_arch = "x86_64"))]

@@ -54,7 +54,8 @@ pub enum Entry {
 pub struct Record {
     /// Its settings, with the size it has now.
     pub spec: VolumeSpec,
-    /// Whether it was never published and is no copy, and so cannot hold data.
+    /// Whether it was never published and is no copy, and so cannot hold data. Of a snapshot: whether others that were to be
+    /// taken along with it may be missing.
     pub unused: bool,
 }
 

@@ -2,6 +2,7 @@
 //! these values instead of ids, and there is no other way to change what is known of a volume; so one that needs two
 //! volumes takes two of them, and cannot forget to lock either.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -82,6 +83,26 @@ impl State {
             Held { state: self, id, volume: self.volumes.get(id), _locked: locked, _admitted: pool.admit(pace)? },
             pool,
         ))
+    }
+
+    /// Holds several volumes for one operation that waits for this: it takes one place on each filesystem.
+    ///
+    /// # Errors
+    /// As [`Self::hold`].
+    pub fn hold_all<'a>(
+        &'a self,
+        ids: impl IntoIterator<Item = &'a VolumeId>,
+        pace: Pace,
+    ) -> Result<Vec<Held<'a>>, Error> {
+        let (mut all, mut admitted_to) = (Vec::new(), BTreeSet::new());
+        for id in ids {
+            let locked = self.locks.volume(id)?;
+            let volume = self.volumes.get(id);
+            let new = volume.as_deref().filter(|volume| admitted_to.insert(volume.pool.filesystem()));
+            let admitted = new.map(|volume| volume.pool.admit(pace)).transpose()?.flatten();
+            all.push(Held { state: self, id, volume, _locked: locked, _admitted: admitted });
+        }
+        Ok(all)
     }
 
     /// Holds a target.

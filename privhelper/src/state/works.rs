@@ -9,8 +9,9 @@ use std::time::Duration;
 use bulkhead_protocol::PoolName;
 
 use super::{Placer, lock};
-use crate::mounter::Work;
+use crate::mounter::{FROZEN, Work};
 use crate::place::wire::{OnFilesystem, answered};
+use crate::sys::packet::Received;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet};
 
 /// How long an operation waits for work on a filesystem. The helper ends in order within five seconds.
@@ -29,12 +30,12 @@ impl Works {
     /// Waits for what was to be done to the filesystem on a device and took long, and returns what it was, and the answer.
     fn finish(&self, number: u32) -> Option<(Work, SysResult<()>)> {
         let (work, line) = lock(&self.0).remove(&number)?;
-        Some((work, self.wait(number, work, line)))
+        Some((work, self.wait(number, work, line, PATIENCE)))
     }
 
-    /// Waits for the answer over a line. `INPROGRESS` if it takes long, or nobody is left to give one.
-    fn wait(&self, number: u32, work: Work, line: OwnedFd) -> SysResult<()> {
-        packet::set_timeout(&line, packet::Timeout::Recv, Some(PATIENCE))?;
+    /// Waits for the answer over a line, for so long. `INPROGRESS` if it takes longer, or nobody is left to give one.
+    fn wait(&self, number: u32, work: Work, line: OwnedFd, patience: Duration) -> SysResult<()> {
+        set_patience(&line, patience)?;
         let mut answer = [0; 4];
         loop {
             return match packet::receive(&line, &mut answer) {
@@ -43,9 +44,47 @@ impl Works {
                     lock(&self.0).insert(number, (work, line));
                     Err(Errno::INPROGRESS).by("the mounter")
                 }
+                // That it was kept frozen for a while is not how it ended.
+                Ok(Received::Packet(4)) if i32::from_ne_bytes(answer) == FROZEN => continue,
                 received => answered(received, answer),
             };
         }
+    }
+}
+
+/// A filesystem that is kept frozen, or is about to be, by whoever is at the other end of the line: until told otherwise, or
+/// the line is gone, but no longer than two seconds.
+#[derive(Debug)]
+pub struct Hold {
+    number: u32,
+    line: OwnedFd,
+    /// Whether it was refused: the filesystem was not frozen by this, and may be by others.
+    is_refused: bool,
+}
+
+impl Hold {
+    /// Waits until the filesystem is frozen, for so long.
+    ///
+    /// # Errors
+    /// The kernel's, if it cannot be frozen, `BUSY` if it is already; `INPROGRESS` when that takes longer.
+    pub fn wait(&mut self, patience: Duration) -> SysResult<()> {
+        set_patience(&self.line, patience)?;
+        let mut answer = [0; 4];
+        match packet::receive(&self.line, &mut answer) {
+            Ok(Received::Packet(4)) if i32::from_ne_bytes(answer) == FROZEN => Ok(()),
+            Err(SysError { errno: Errno::AGAIN | Errno::INTR, .. }) => Err(Errno::INPROGRESS).by("the mounter"),
+            received => {
+                let refusal = answered(received, answer).err().unwrap_or(SysError::of(Errno::BADMSG));
+                self.is_refused = refusal.errno != Errno::INPROGRESS;
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Has it thawed, now or as soon as it is frozen. [`Placer::end_hold`] says how that went.
+    pub fn release(&self) {
+        // Whoever has ended has said so, or left it frozen, which is noted.
+        let _ = packet::send(&self.line, &[0], None);
     }
 }
 
@@ -67,9 +106,32 @@ impl Placer {
     /// it.
     pub fn thaw(&self, pool: &PoolName, number: u32) -> SysResult<()> {
         match self.works.finish(number) {
-            Some((Work::Settle, Ok(()))) => Ok(()),
-            Some((Work::Settle, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
+            Some((Work::Settle | Work::Hold, Ok(()))) => Ok(()),
+            Some((Work::Settle | Work::Hold, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
             _ => self.on_filesystem(pool, number, OnFilesystem::Work(Work::Thaw)),
+        }
+    }
+
+    /// Begins to freeze the filesystem on a loop device, for two seconds at most.
+    ///
+    /// # Errors
+    /// As [`Self::on_filesystem`].
+    pub fn begin_hold(&self, pool: &PoolName, number: u32) -> SysResult<Hold> {
+        self.none_in_progress(number)?;
+        let line = self.begin(pool, number, OnFilesystem::Work(Work::Hold))?;
+        line.map(|line| Hold { number, line, is_refused: false }).ok_or(SysError::of(Errno::NXIO))
+    }
+
+    /// Waits for the end of a hold that was released, for so long.
+    ///
+    /// # Errors
+    /// `TIMEDOUT` when the filesystem was thawed before, or never frozen; as [`Self::on_filesystem`] otherwise.
+    pub fn end_hold(&self, hold: Hold, patience: Duration) -> SysResult<()> {
+        let Hold { number, line, is_refused } = hold;
+        if is_refused {
+            Err(SysError::of(Errno::TIMEDOUT))
+        } else {
+            self.works.wait(number, Work::Hold, line, patience)
         }
     }
 
@@ -88,14 +150,23 @@ impl Placer {
         self.begin(pool, number, OnFilesystem::Release).map(drop)
     }
 
-    /// Begins it once what is in progress is over, and waits for it. What was done before has nothing to say about now.
-    fn work(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
+    /// Waits for what is in progress. What was done before has nothing to say about now.
+    fn none_in_progress(&self, number: u32) -> SysResult<()> {
         let _ = self.works.finish(number);
-        if self.works.is_awaited(number) {
-            return Err(Errno::INPROGRESS).by("the mounter");
-        }
+        if self.works.is_awaited(number) { Err(Errno::INPROGRESS).by("the mounter") } else { Ok(()) }
+    }
+
+    /// Begins it once what is in progress is over, and waits for it.
+    fn work(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
+        self.none_in_progress(number)?;
         let line = self.begin(pool, number, what.clone())?;
         let (Some(line), OnFilesystem::Work(work)) = (line, what) else { return Ok(()) };
-        self.works.wait(number, work, line)
+        self.works.wait(number, work, line, PATIENCE)
     }
+}
+
+/// Sets how long to wait for an answer over a line.
+fn set_patience(line: &OwnedFd, patience: Duration) -> SysResult<()> {
+    // Zero would mean to wait forever (SO_RCVTIMEO).
+    packet::set_timeout(line, packet::Timeout::Recv, Some(patience.max(Duration::from_millis(1))))
 }

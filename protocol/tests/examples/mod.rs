@@ -92,7 +92,13 @@ pub fn requests() -> Vec<(&'static str, Request)> {
         ("set-inodes", Request::SetInodes { volume: id("pvc-1"), inodes: inodes(2048) }),
         ("allocate", Request::Allocate { volume: id("pvc-1") }),
         ("sharing", Request::Sharing { volume: id("pvc-1"), from: 4096 }),
+        ("create-group", Request::CreateGroup { members: members(), name_hash: NameHash([5; 32]) }),
     ]
+}
+
+fn members() -> UpTo<Member, MAX_MEMBERS> {
+    let member = |number| Member { volume: id(&format!("pvc-{number}")), snapshot: id(&format!("snap-{number}")) };
+    UpTo::try_from(vec![member(1), member(2)]).expect("two members")
 }
 
 fn origin() -> Origin {

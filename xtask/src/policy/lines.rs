@@ -42,8 +42,8 @@ struct Budget {
 const BUDGETS: [Budget; 5] = [
     Budget { name: "keeper", limit: usize::MAX, goal: 5_000 },
     Budget { name: "placer", limit: 1_788, goal: 1_600 },
-    Budget { name: "workers", limit: 366, goal: 350 },
-    Budget { name: "start", limit: 1_793, goal: 1_800 },
+    Budget { name: "workers", limit: 379, goal: 350 },
+    Budget { name: "start", limit: 1_794, goal: 1_800 },
     Budget { name: "rules kept by a comment only", limit: 4, goal: 4 },
 ];
 

@@ -16,6 +16,7 @@ pub mod dying;
 mod filesystems;
 mod flood;
 mod frozen;
+mod groups;
 mod kinds;
 mod life;
 mod model;
@@ -36,6 +37,7 @@ pub fn cases() -> Vec<Case> {
         filesystems::cases(),
         flood::cases(),
         frozen::cases(),
+        groups::cases(),
         kinds::cases(),
         life::cases(),
         model::cases(),

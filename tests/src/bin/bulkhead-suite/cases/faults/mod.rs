@@ -42,6 +42,8 @@ cases! {
     an_error_at_every_call_for_a_restored_volume: Bare + Long + Xfs,
     an_error_at_every_call_for_a_copied_volume: Bare + Long + Xfs,
     an_error_at_every_call_for_a_copy_of_a_filesystem: Bare + Long + Xfs,
+    an_error_at_any_call_for_a_group: Bare + Long + Xfs,
+    a_kill_at_every_call_for_a_group: Bare + Long + Xfs,
     a_kill_at_any_call_for_a_copy: Bare + Xfs + Slow,
     an_error_at_any_call_for_a_copy: Bare + Xfs + Slow,
     a_kill_at_every_call_of_the_start: Bare + Long,
@@ -233,7 +235,17 @@ fn an_error_at_every_call_for_a_copied_volume(rig: &mut Rig) -> Result<()> {
 
 fn an_error_at_every_call_for_a_copy_of_a_filesystem(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    operation::error(rig, &on_copies()[7..], All(40))
+    operation::error(rig, &on_copies()[7..9], All(40))
+}
+
+fn an_error_at_any_call_for_a_group(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::error(rig, &on_copies()[9..], Sample(100))
+}
+
+fn a_kill_at_every_call_for_a_group(rig: &mut Rig) -> Result<()> {
+    filesystems::make_pool(rig, 3)?;
+    operation::kill(rig, &on_copies()[9..], All(40))
 }
 
 fn a_kill_at_any_call_of_a_start_with_a_filesystem(rig: &mut Rig) -> Result<()> {

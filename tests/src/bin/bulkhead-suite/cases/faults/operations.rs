@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use bulkhead_protocol::{Request, Socket, TargetPath};
 use bulkhead_tests::helper::{
-    bind, bytes, create, create_from, create_snapshot, delete, delete_snapshot, directory_spec, discard,
+    bind, bytes, create, create_from, create_group, create_snapshot, delete, delete_snapshot, directory_spec, discard,
     filesystem_spec, grow_filesystem, image_spec, mount_filesystem, target, unbind, unmount_filesystem, volume,
 };
 use bulkhead_tests::ids::own;
@@ -169,6 +169,12 @@ pub fn on_copies() -> Vec<Operation> {
     let operation = undone_by(vec![end.clone(), drop.clone(), detach, delete]);
     let of_filesystem = undone_by(vec![end, drop.clone(), unmount, delete_filesystem]);
     let take_of_filesystem = create_snapshot(&FILESYSTEM, &SNAPSHOT);
+    let create_empty = bulkhead_tests::helper::create(&COPY, image_spec(SIZE));
+    let take_both = create_group(&[*FILESYSTEM, *COPY], "group");
+    let drop_both = [*FILESYSTEM, *COPY].map(|id| delete_snapshot(&format!("{id}-group")));
+    let [.., unmount_source, delete_source] = filesystem_life();
+    let end_of_both = [bulkhead_tests::helper::delete(&COPY), unmount_source, delete_source];
+    let of_both = undone_by(drop_both.into_iter().chain(end_of_both).collect());
     let restore_filesystem = create_from(&COPY, filesystem_spec(crate::cases::filesystems::SIZE), &SNAPSHOT);
     vec![
         operation("take a snapshot", &[&create, &attach], &take),
@@ -180,6 +186,11 @@ pub fn on_copies() -> Vec<Operation> {
         operation("delete a snapshot", &[&create, &take], &drop),
         of_filesystem("take a snapshot of a filesystem", &[&create_filesystem, &mount], &take_of_filesystem),
         of_filesystem("restore a filesystem", &[&create_filesystem, &take_of_filesystem], &restore_filesystem),
+        of_both(
+            "take snapshots of a filesystem and a device",
+            &[&create_filesystem, &mount, &create_empty],
+            &take_both,
+        ),
     ]
 }
 
