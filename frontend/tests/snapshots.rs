@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::proto::csi::controller_server::Controller;
 use bulkhead_frontend::proto::csi::controller_service_capability::{Type, rpc};
+use bulkhead_frontend::proto::csi::group_controller_server::GroupController;
 use bulkhead_frontend::proto::csi::snapshot_metadata_server::SnapshotMetadata;
 use bulkhead_frontend::proto::csi::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 use bulkhead_frontend::proto::csi::*;
@@ -330,4 +331,73 @@ async fn what_differs_is_said_of_snapshots_of_one_family_only() {
     refused(delta("snap-1", "snap-3").await, Code::InvalidArgument, "have nothing in common");
     refused(delta("unknown", "snap-3").await, Code::NotFound, "");
     refused(delta("", "snap-3").await, Code::InvalidArgument, "base_snapshot_id is missing");
+}
+
+async fn take_together(plugin: &Plugin, name: &str, sources: &[&str]) -> Result<VolumeGroupSnapshot, Status> {
+    let source_volume_ids = sources.iter().map(|id| (*id).to_owned()).collect();
+    let request = CreateVolumeGroupSnapshotRequest { name: name.to_owned(), source_volume_ids, ..Default::default() };
+    let answer = plugin.create_volume_group_snapshot(Call::new(request)).await;
+    answer.map(|answer| answer.into_inner().group_snapshot.unwrap())
+}
+
+#[tokio::test]
+async fn snapshots_are_taken_together_once() {
+    let fake = world::start();
+    let plugin = fake.plugin();
+    let group = take_together(&plugin, "group-1", &["image", "block"]).await.unwrap();
+    assert_eq!(group.group_snapshot_id, "group-1");
+    assert_eq!(group.creation_time, Some(prost_types::Timestamp { seconds: 1, nanos: 500_000_000 }));
+    let mut sources: Vec<_> = group.snapshots.iter().map(|one| one.source_volume_id.as_str()).collect();
+    sources.sort_unstable();
+    assert_eq!(sources, ["block", "image"]);
+    assert!(group.snapshots.iter().all(|one| one.group_snapshot_id == "group-1"), "{group:?}");
+    assert_eq!(take_together(&plugin, "group-1", &["block", "image", "block"]).await.unwrap(), group);
+    let asked = fake.seen.lock().unwrap().iter().filter(|one| matches!(one, Request::CreateGroup { .. })).count();
+    assert_eq!(asked, 2, "each time the helper says whether it is complete");
+    refused(take_together(&plugin, "group-1", &["block"]).await, Code::AlreadyExists, "image as well");
+    refused(take_together(&plugin, "group-2", &["block", "unknown"]).await, Code::FailedPrecondition, "several nodes");
+    refused(take_together(&plugin, "group-3", &["unknown"]).await, Code::NotFound, "");
+    refused(take_together(&plugin, "group-3", &["directory"]).await, Code::FailedPrecondition, "");
+    refused(take_together(&plugin, "", &["block"]).await, Code::InvalidArgument, "name is missing");
+    refused(take_together(&plugin, "group-3", &[]).await, Code::InvalidArgument, "source_volume_ids is missing");
+    let many: Vec<String> = (0..13).map(|number| format!("vol-{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    refused(take_together(&plugin, "group-3", &many).await, Code::FailedPrecondition, "at most 12");
+}
+
+#[tokio::test]
+async fn a_group_is_found_and_deleted_with_its_own_snapshots_only() {
+    let fake = world::start();
+    let plugin = fake.plugin();
+    let group = take_together(&plugin, "group-1", &["image", "block"]).await.unwrap();
+    take_together(&plugin, "group-1.x", &["block"]).await.unwrap();
+    take(&plugin, "group-1", "block").await.unwrap();
+    let ids: Vec<String> = group.snapshots.iter().map(|one| one.snapshot_id.clone()).collect();
+    let get = async |id: &str, snapshot_ids: &[String]| {
+        let (group_snapshot_id, snapshot_ids) = (id.to_owned(), snapshot_ids.to_vec());
+        let request = GetVolumeGroupSnapshotRequest { group_snapshot_id, snapshot_ids, ..Default::default() };
+        let answer = plugin.get_volume_group_snapshot(Call::new(request)).await;
+        answer.map(|answer| answer.into_inner().group_snapshot.unwrap())
+    };
+    for named in [&ids[..], &[]] {
+        assert_eq!(get("group-1", named).await.unwrap(), group);
+    }
+    refused(get("group-1", &ids[1..]).await, Code::InvalidArgument, "snapshot_ids");
+    refused(get("group-2", &[]).await, Code::NotFound, "group-2");
+    refused(get("NO ID", &[]).await, Code::NotFound, "");
+    refused(get("", &[]).await, Code::InvalidArgument, "group_snapshot_id is missing");
+    let drop = async |id: &str, snapshot_ids: &[String]| {
+        let (group_snapshot_id, snapshot_ids) = (id.to_owned(), snapshot_ids.to_vec());
+        let request = DeleteVolumeGroupSnapshotRequest { group_snapshot_id, snapshot_ids, ..Default::default() };
+        plugin.delete_volume_group_snapshot(Call::new(request)).await
+    };
+    refused(drop("group-1", &ids[1..]).await, Code::InvalidArgument, "snapshot_ids");
+    for _ in 0..2 {
+        drop("group-1", &ids).await.unwrap();
+    }
+    drop("NO ID", &[]).await.unwrap();
+    refused(drop("", &[]).await, Code::InvalidArgument, "group_snapshot_id is missing");
+    refused(get("group-1", &[]).await, Code::NotFound, "group-1");
+    let (left, _) = list(&plugin, ListSnapshotsRequest::default()).await;
+    assert_eq!(left.len(), 2, "{left:?}");
 }

@@ -24,6 +24,8 @@ pub enum Operation {
     Modify,
     /// Taking a snapshot of a volume.
     Snapshot,
+    /// Taking snapshots of several volumes.
+    Group,
     /// Reading the state of volumes, pools or the plugin.
     Inspect,
 }
@@ -98,7 +100,7 @@ pub fn status(operation: Operation, fault: &Fault) -> Status {
 mod tests {
     use super::*;
 
-    const OPERATIONS: [Operation; 8] = [
+    const OPERATIONS: [Operation; 9] = [
         Operation::Create,
         Operation::Delete,
         Operation::Publish,
@@ -106,6 +108,7 @@ mod tests {
         Operation::Expand,
         Operation::Modify,
         Operation::Snapshot,
+        Operation::Group,
         Operation::Inspect,
     ];
 

@@ -40,6 +40,7 @@ impl Identity for Plugin {
         let capabilities = [
             service(service::Type::ControllerService),
             service(service::Type::VolumeAccessibilityConstraints),
+            service(service::Type::GroupControllerService),
             service(service::Type::SnapshotMetadataService),
             service(service::Type::SnapshotAccessibilityConstraints),
             Type::VolumeExpansion(VolumeExpansion { r#type: volume_expansion::Type::Online.into() }),

@@ -5,6 +5,7 @@ mod capability;
 mod codes;
 mod controller;
 mod fields;
+mod groups;
 mod health;
 mod identity;
 mod metadata;
@@ -21,6 +22,7 @@ use bulkhead_protocol::DriverName;
 use tonic::service::Routes;
 
 use crate::proto::csi::controller_server::ControllerServer;
+use crate::proto::csi::group_controller_server::GroupControllerServer;
 use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
 use crate::proto::csi::snapshot_metadata_server::SnapshotMetadataServer;
@@ -33,7 +35,7 @@ pub use fields::signed;
 /// The maximum length of a node id (CSI, NodeGetInfo).
 pub const LONGEST_NODE_ID: usize = 256;
 
-/// The plugin: all four services over the volumes of one node.
+/// The plugin: all five services over the volumes of one node.
 #[derive(Clone)]
 pub struct Plugin(Arc<Parts>);
 
@@ -57,6 +59,7 @@ impl Plugin {
         Routes::new(IdentityServer::new(self.clone()).max_decoding_message_size(longest))
             .add_service(ControllerServer::new(self.clone()).max_decoding_message_size(longest))
             .add_service(NodeServer::new(self.clone()).max_decoding_message_size(longest))
+            .add_service(GroupControllerServer::new(self.clone()).max_decoding_message_size(longest))
             .add_service(SnapshotMetadataServer::new(self.clone()).max_decoding_message_size(longest))
     }
 

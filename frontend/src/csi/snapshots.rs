@@ -1,6 +1,6 @@
 //! The Controller service's calls on snapshots, and the sources of volumes.
 
-use bulkhead_model::volumes::{Fault, check_snapshot_parameters, identify};
+use bulkhead_model::volumes::{Fault, check_snapshot_parameters, group_of, identify_snapshot};
 use bulkhead_protocol::{ErrorKind, Snapshot as Taken};
 use tonic::{Request, Response, Status};
 
@@ -22,7 +22,7 @@ impl Plugin {
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
         let request = request.into_inner();
         let plugin = self.clone();
-        let snapshot = identify(&request.name).map(|(snapshot, _)| snapshot.to_string()).unwrap_or_default();
+        let snapshot = identify_snapshot(&request.name).map(|(snapshot, _)| snapshot.to_string()).unwrap_or_default();
         Call::on("CreateSnapshot", Operation::Snapshot, &snapshot)
             .complete(async move {
                 required("name", &request.name)?;
@@ -111,21 +111,25 @@ impl Plugin {
     }
 
     /// A snapshot in CSI's words. It can be used as soon as it exists.
-    fn told(&self, taken: Taken) -> Snapshot {
-        let at = taken.origin.copied;
-        let creation_time = prost_types::Timestamp {
-            seconds: signed(at / NANOSECONDS),
-            nanos: i32::try_from(at % NANOSECONDS).unwrap_or_default(),
-        };
+    pub(super) fn told(&self, taken: Taken) -> Snapshot {
+        let group = group_of(&taken.snapshot);
         Snapshot {
             size_bytes: signed(taken.size.get()),
             snapshot_id: taken.snapshot.to_string(),
             source_volume_id: taken.origin.source.to_string(),
-            creation_time: Some(creation_time),
+            creation_time: Some(time(taken.origin.copied)),
             ready_to_use: true,
-            group_snapshot_id: String::new(),
+            group_snapshot_id: group.map(|group| group.to_string()).unwrap_or_default(),
             accessible_topology: vec![self.topology()],
         }
+    }
+}
+
+/// A time of day, in nanoseconds since 1970.
+pub(super) fn time(nanoseconds: u64) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: signed(nanoseconds / NANOSECONDS),
+        nanos: i32::try_from(nanoseconds % NANOSECONDS).unwrap_or_default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use bulkhead_model::volumes::{Fault, identify};
+use bulkhead_model::volumes::{Fault, identify_snapshot};
 use bulkhead_protocol::{ErrorKind, Origin, Request, Snapshot, SnapshotOf, Usage, VolumeId, VolumeKind};
 
 use super::Volumes;
@@ -17,7 +17,7 @@ impl Volumes {
     /// `AlreadyExists` when something else has that name, `TooFragmented` when the volume's writers would wait for too
     /// long, `Unsupported` when neither the volume nor its pool can be copied.
     pub async fn create_snapshot(&self, source: VolumeId, name: &str) -> Result<Snapshot, Fault> {
-        let (snapshot, name_hash) = identify(name)?;
+        let (snapshot, name_hash) = identify_snapshot(name)?;
         if snapshot == source {
             return Err(Fault::already_exists(format!("{source} exists, and is a volume: choose another name")));
         }

@@ -86,6 +86,13 @@ fn answer(volumes: &mut Volumes, request: &Request) -> Result<Reply, ErrorKind> 
             copy(volumes, snapshot, spec, volume, origin)?;
             Ok(Reply::Snapshot(listed(volumes, snapshot).ok_or(ErrorKind::NotFound)?))
         }
+        Request::CreateGroup { members, name_hash } => {
+            for Member { volume, snapshot } in members.as_slice() {
+                let (volume, snapshot, name_hash) = (volume.clone(), snapshot.clone(), *name_hash);
+                answer(volumes, &Request::CreateSnapshot { volume, snapshot, name_hash })?;
+            }
+            Ok(Reply::Done)
+        }
         Request::CreateFrom { volume, spec, source, .. } => {
             let origin = known(source).ok().and_then(|(_, origin)| origin);
             if !volumes.contains_key(volume) && !volumes.contains_key(source) {

@@ -2,8 +2,9 @@
 //! `KEY=VALUE`.
 
 use bulkhead_model::volumes::{
-    Attributes, MINIMUM_BYTES, Mode, Parameters, Place, SizeRange, check_filesystem, check_snapshot_parameters, identify,
-    mount_flags,
+    Attributes, MINIMUM_BYTES, Mode, Parameters, Place, SizeRange, before_those_of, check_filesystem,
+    check_group_parameters, check_snapshot_parameters, group_of, identify, identify_group, identify_snapshot,
+    mount_flags, snapshot_in,
 };
 use bulkhead_protocol::{Bytes, DriverName, SIZE_STEP, VolumeId, VolumeKind};
 
@@ -13,11 +14,13 @@ pub fn run(text: &[u8]) {
     let pairs: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
     let value = |wanted: &str| pairs.iter().rfind(|(key, _)| *key == wanted).map(|(_, value)| *value);
     name(value("name").unwrap_or(&text));
+    group(value("name").unwrap_or(&text));
     let number = |key| value(key).and_then(|value| value.parse().ok()).unwrap_or_default();
     size(number("required_bytes"), number("limit_bytes"));
     let of_class = pairs.iter().copied().filter(|(key, _)| !["name", "required_bytes", "limit_bytes"].contains(key));
     parameters(of_class);
     let _ = check_snapshot_parameters(pairs.iter().map(|(key, _)| *key));
+    let _ = check_group_parameters(pairs.iter().map(|(key, _)| *key));
     if let Ok(flags) = mount_flags(text.split(',')) {
         assert_eq!(flags.read_only, text.split(',').any(|flag| flag == "ro"));
     }
@@ -33,6 +36,17 @@ fn name(name: &str) {
     let driver: DriverName = "bulkhead.csi.local".parse().expect("a name");
     let place = Place::new(&driver, name);
     assert!((1..=63).contains(&place.value().len()) && place.satisfies(&place.segments()));
+}
+
+/// A snapshot of a group tells its group, and no other does.
+fn group(name: &str) {
+    let Ok((group, hash)) = identify_group(name) else { return assert!(name.is_empty()) };
+    assert_eq!(identify_group(name), Ok((group.clone(), hash)));
+    let volume: VolumeId = "pvc-1".parse().expect("an id");
+    let snapshot = snapshot_in(&group, &volume).expect("an id");
+    assert!(snapshot.as_str().len() <= 128 && before_those_of(&group).is_ok_and(|before| before < snapshot));
+    assert_eq!(group_of(&snapshot), Some(group));
+    assert!(identify_snapshot(name).is_ok_and(|(single, _)| group_of(&single).is_none()));
 }
 
 fn size(required: i64, limit: i64) {

@@ -11,6 +11,7 @@ use tonic::{Response, Status};
 
 use super::requests;
 use super::v1::controller_client::ControllerClient;
+use super::v1::group_controller_client::GroupControllerClient;
 use super::v1::identity_client::IdentityClient;
 use super::v1::node_client::NodeClient;
 use super::v1::snapshot_metadata_client::SnapshotMetadataClient;
@@ -152,6 +153,18 @@ impl CsiClient {
         self.pending.undone(&Undo::DeleteSnapshot(call.clone()));
     }
 
+    fn taken_together(&self, _: &CreateVolumeGroupSnapshotRequest, answer: &CreateVolumeGroupSnapshotResponse) {
+        for snapshot in answer.group_snapshot.iter().flat_map(|group| &group.snapshots) {
+            self.pending.made(Undo::DeleteSnapshot(requests::drop_snapshot(&snapshot.snapshot_id)));
+        }
+    }
+
+    fn dropped_together(&self, call: &DeleteVolumeGroupSnapshotRequest, _: &DeleteVolumeGroupSnapshotResponse) {
+        for snapshot in &call.snapshot_ids {
+            self.pending.undone(&Undo::DeleteSnapshot(requests::drop_snapshot(snapshot)));
+        }
+    }
+
     fn published(&self, call: &NodePublishVolumeRequest, _: &NodePublishVolumeResponse) {
         self.pending.made(Undo::Unpublish(requests::unpublish(&call.volume_id, Path::new(&call.target_path))));
     }
@@ -203,6 +216,11 @@ impl CsiClient {
             controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse,
             controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse,
             controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
+        GroupControllerClient:
+            group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest) -> GroupControllerGetCapabilitiesResponse,
+            create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest) -> CreateVolumeGroupSnapshotResponse => taken_together,
+            delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest) -> DeleteVolumeGroupSnapshotResponse => dropped_together,
+            get_volume_group_snapshot(GetVolumeGroupSnapshotRequest) -> GetVolumeGroupSnapshotResponse;
         NodeClient:
             node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse,
             node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse,

@@ -31,7 +31,7 @@ pub fn identify(name: &str) -> Result<(VolumeId, NameHash), Fault> {
 }
 
 /// `v-` and the digest in lower-case hexadecimal.
-fn hashed(digest: &[u8; 32]) -> Result<VolumeId, Fault> {
+pub(super) fn hashed(digest: &[u8; 32]) -> Result<VolumeId, Fault> {
     let mut text = String::with_capacity(2 + 2 * digest.len());
     text.push_str("v-");
     text.push_str(&hexadecimal(digest));

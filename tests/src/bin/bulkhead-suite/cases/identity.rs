@@ -64,6 +64,7 @@ fn plugin_has_a_controller_places_and_online_expansion(rig: &mut Rig) -> Result<
     for wanted in [
         service::Type::ControllerService,
         service::Type::VolumeAccessibilityConstraints,
+        service::Type::GroupControllerService,
         service::Type::SnapshotMetadataService,
     ] {
         let found = kinds.iter().any(|kind| matches!(kind, Type::Service(own) if own.r#type() == wanted));

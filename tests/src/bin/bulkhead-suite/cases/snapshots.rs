@@ -23,6 +23,7 @@ cases! {
     a_pool_says_whether_it_can_copy: Filesystem,
     a_block_volume_is_as_it_was: Xfs + Kernel,
     files_are_as_they_were: Bare + Xfs + Kernel,
+    several_volumes_are_of_one_moment: Bare + Xfs,
     what_is_no_copy_of_this_is_refused: Xfs,
     directories_are_refused_with_the_way: Xfs,
     what_has_changed_is_told: Xfs,
@@ -109,20 +110,16 @@ fn a_block_volume_is_as_it_was(rig: &mut Rig) -> Result<()> {
 fn files_are_as_they_were(rig: &mut Rig) -> Result<()> {
     make_pool(rig, 4)?;
     let csi = rig.started_csi()?;
-    let image = |request: CreateVolumeRequest| CreateVolumeRequest {
-        parameters: parameters(&[("backing", "image"), ("sparse", "true")]),
-        ..request
-    };
     let publish_at = |id: &str| csi.node_publish_volume(publish(id, &rig.target(id), mount()));
-    csi.create_volume(image(create("vol-a", IMAGE, mount())))?;
+    csi.create_volume(image_of(create("vol-a", IMAGE, mount())))?;
     publish_at("vol-a")?;
     let file = rig.target("vol-a").join("file");
     fs::write(&file, "monday")?;
     csi.create_snapshot(take("snap-1", "vol-a"))?;
     fs::write(&file, "tuesday")?;
     let larger = at_least(2 * IMAGE);
-    csi.create_volume(image(CreateVolumeRequest { capacity_range: larger, ..restore("vol-b", "snap-1", mount()) }))?;
-    csi.create_volume(image(clone("vol-c", "vol-a", mount())))?;
+    csi.create_volume(image_of(CreateVolumeRequest { capacity_range: larger, ..restore("vol-b", "snap-1", mount()) }))?;
+    csi.create_volume(image_of(clone("vol-c", "vol-a", mount())))?;
     for (id, text) in [("vol-b", "monday"), ("vol-c", "tuesday")] {
         publish_at(id)?;
         let found = fs::read_to_string(rig.target(id).join("file"))?;
@@ -135,6 +132,67 @@ fn files_are_as_they_were(rig: &mut Rig) -> Result<()> {
     csi.delete_snapshot(drop_snapshot("snap-1"))?;
     ensure!(fs::read_to_string(rig.target("vol-b").join("file"))? == "monday");
     Ok(())
+}
+
+fn together(name: &str, volumes: &[&str]) -> CreateVolumeGroupSnapshotRequest {
+    CreateVolumeGroupSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_ids: volumes.iter().map(|id| (*id).to_owned()).collect(),
+        ..CreateVolumeGroupSnapshotRequest::default()
+    }
+}
+
+fn several_volumes_are_of_one_moment(rig: &mut Rig) -> Result<()> {
+    make_pool(rig, 4)?;
+    let csi = rig.started_csi()?;
+    for id in ["vol-a", "vol-b"] {
+        csi.create_volume(image_of(create(id, IMAGE, mount())))?;
+        csi.node_publish_volume(publish(id, &rig.target(id), mount()))?;
+        fs::write(rig.target(id).join("file"), id)?;
+    }
+    csi.create_volume(create("vol-c", SIZE, block()))?;
+    let all = together("group-1", &["vol-a", "vol-b", "vol-c"]);
+    let group = csi.create_volume_group_snapshot(all.clone())?.group_snapshot.context("a group")?;
+    ensure!(group.group_snapshot_id == "group-1" && group.ready_to_use && group.snapshots.len() == 3, "{group:?}");
+    let is_of_it = |one: &Snapshot| one.group_snapshot_id == "group-1" && one.creation_time == group.creation_time;
+    ensure!(group.snapshots.iter().all(is_of_it), "{group:?}");
+    ensure!(csi.create_volume_group_snapshot(all)?.group_snapshot.as_ref() == Some(&group), "another one");
+    let ids: Vec<String> = group.snapshots.iter().map(|one| one.snapshot_id.clone()).collect();
+    let get = |id: &str, ids: &[String]| GetVolumeGroupSnapshotRequest {
+        group_snapshot_id: id.to_owned(),
+        snapshot_ids: ids.to_vec(),
+        ..GetVolumeGroupSnapshotRequest::default()
+    };
+    ensure!(csi.get_volume_group_snapshot(get("group-1", &ids))?.group_snapshot.as_ref() == Some(&group));
+    refused(csi.get_volume_group_snapshot(get("group-1", &ids[1..])), Code::InvalidArgument, "snapshot_ids")?;
+    refused(csi.get_volume_group_snapshot(get("group-2", &[])), Code::NotFound, "group-2")?;
+    for (request, code, why) in [
+        (together("group-1", &["vol-a"]), Code::AlreadyExists, "as well"),
+        (together("group-2", &["vol-a", "vol-x"]), Code::FailedPrecondition, "several nodes"),
+        (together("group-2", &["vol-x"]), Code::NotFound, "vol-x"),
+        (together("group-2", &[]), Code::InvalidArgument, "source_volume_ids"),
+    ] {
+        refused(csi.create_volume_group_snapshot(request), code, why)?;
+    }
+    let of_first = group.snapshots.iter().find(|one| one.source_volume_id == "vol-a").context("that of vol-a")?;
+    csi.create_volume(image_of(restore("vol-d", &of_first.snapshot_id, mount())))?;
+    csi.node_publish_volume(publish("vol-d", &rig.target("vol-d"), mount()))?;
+    ensure!(fs::read_to_string(rig.target("vol-d").join("file"))? == "vol-a");
+    let drop = |ids: &[String]| DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: "group-1".to_owned(),
+        snapshot_ids: ids.to_vec(),
+        ..DeleteVolumeGroupSnapshotRequest::default()
+    };
+    refused(csi.delete_volume_group_snapshot(drop(&ids[..1])), Code::InvalidArgument, "snapshot_ids")?;
+    csi.delete_volume_group_snapshot(drop(&ids))?;
+    csi.delete_volume_group_snapshot(drop(&ids))?;
+    ensure!(csi.list_snapshots(ListSnapshotsRequest::default())?.entries.is_empty(), "a snapshot is left");
+    Ok(())
+}
+
+/// The same volume with a filesystem in an image.
+fn image_of(request: CreateVolumeRequest) -> CreateVolumeRequest {
+    CreateVolumeRequest { parameters: parameters(&[("backing", "image"), ("sparse", "true")]), ..request }
 }
 
 fn what_is_no_copy_of_this_is_refused(rig: &mut Rig) -> Result<()> {
@@ -223,7 +281,10 @@ fn what_the_page_says_works(rig: &mut Rig) -> Result<()> {
             csi.node_publish_volume(publish("data", &device, block()))?;
             write(&device, "tuesday", 12 << 20)?;
         }
-        if number == 1 {
+        if block_of_page.contains("snapshot together") {
+            Printed::row(&printed, &["evening.of-"])?;
+        }
+        if block_of_page.contains("snapshot restore monday data-monday") {
             Printed::row(&printed, &["source:", "monday"])?;
         }
         // What was written, and what `data-copy` has, too.
@@ -235,7 +296,7 @@ fn what_the_page_says_works(rig: &mut Rig) -> Result<()> {
     ensure!(read(&image, 7, 12 << 20)? == "tuesday", "the backup lacks what has changed");
     ensure!(fs::read(&image)? == fs::read(&device)?, "the backup is not as the volume");
     csi.node_unpublish_volume(unpublish("data", &device))?;
-    for id in ["data", "data-monday", "data-copy"] {
+    for id in ["data", "data-monday", "data-copy", "log", "index"] {
         csi.delete_volume(delete(id))?;
     }
     Ok(())
