@@ -12,6 +12,7 @@ use bulkhead_frontend::inspection::Inspector;
 use bulkhead_frontend::kubernetes::View;
 use bulkhead_frontend::proto::csi::GetPluginInfoRequest;
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
+use bulkhead_frontend::proto::csi::group_controller_client::GroupControllerClient;
 use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
 use bulkhead_frontend::proto::csi::node_client::NodeClient;
 use bulkhead_frontend::proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
@@ -40,6 +41,7 @@ const BUFFER: usize = 64 << 10;
 pub struct Client {
     pub identity: IdentityClient<Channel>,
     pub controller: ControllerClient<Channel>,
+    pub groups: GroupControllerClient<Channel>,
     pub node: NodeClient<Channel>,
     pub metadata: SnapshotMetadataClient<Channel>,
     pub inspection: InspectionClient<Channel>,
@@ -112,6 +114,7 @@ impl Client {
         Self {
             identity: IdentityClient::new(channel.clone()),
             controller: ControllerClient::new(channel.clone()),
+            groups: GroupControllerClient::new(channel.clone()),
             node: NodeClient::new(channel.clone()),
             metadata: SnapshotMetadataClient::new(channel.clone()),
             inspection: InspectionClient::new(channel),

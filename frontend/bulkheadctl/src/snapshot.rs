@@ -3,7 +3,9 @@
 use bulkhead_console::prompt::confirm;
 use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::csi::{
-    BlockMetadata, CreateSnapshotRequest, DeleteSnapshotRequest, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
+    BlockMetadata, CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest, DeleteSnapshotRequest,
+    DeleteVolumeGroupSnapshotRequest, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
+    GetVolumeGroupSnapshotRequest, Snapshot as Member, VolumeGroupSnapshot,
 };
 use bulkhead_frontend::proto::inspection::{GetSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse, Snapshot};
 use bulkhead_model::quantity::Quantity;
@@ -20,6 +22,7 @@ use crate::{copy, pages};
 pub async fn run(client: Client, command: SnapshotCommand) -> Result<Report, Failure> {
     match command {
         SnapshotCommand::Create { volume, name } => create(client, volume, name).await,
+        SnapshotCommand::Together { name, volumes } => together(client, name, volumes).await,
         SnapshotCommand::List { of } => list(client, of).await,
         SnapshotCommand::Show { id } => show(client, id).await,
         SnapshotCommand::Delta { id, later: None } => allocated(client, id).await,
@@ -36,6 +39,16 @@ async fn create(mut client: Client, source_volume_id: String, name: String) -> R
     let (id, source) = (taken.snapshot_id, taken.source_volume_id);
     let text = format!("{id} is a snapshot of {source}, and has {}", Quantity(taken.size_bytes));
     Ok(Report::new(json!({ "id": id, "source": source, "bytes": taken.size_bytes }), Table::line(text)))
+}
+
+async fn together(mut client: Client, name: String, source_volume_ids: Vec<String>) -> Result<Report, Failure> {
+    let request = CreateVolumeGroupSnapshotRequest { name, source_volume_ids, ..Default::default() };
+    let group = client.groups.create_volume_group_snapshot(request).await?.into_inner().group_snapshot;
+    let VolumeGroupSnapshot { group_snapshot_id, snapshots, .. } = group.ok_or(Failure::Incomplete("group"))?;
+    let rows = snapshots.iter().map(|one| [one.snapshot_id.clone(), one.source_volume_id.clone()]);
+    let described = |one: &Member| json!({ "id": one.snapshot_id, "source": one.source_volume_id });
+    let json = json!({ "id": group_snapshot_id, "snapshots": snapshots.iter().map(described).collect::<Vec<_>>() });
+    Ok(Report::new(json, Table::headed(["id", "source"], rows)))
 }
 
 async fn list(mut client: Client, of: Option<String>) -> Result<Report, Failure> {
@@ -124,18 +137,38 @@ impl Ranges {
 
 async fn delete(mut client: Client, id: String, yes: bool) -> Result<Report, Failure> {
     // To CSI, a snapshot that does not exist counts as deleted; to a person, the id may be a typo.
-    let existed = match found(&mut client, &id).await {
-        Ok(snapshot) => {
-            confirm(&consequence(&snapshot), yes)?;
-            true
-        }
-        Err(Failure::Call(status)) if status.code() == Code::NotFound => false,
+    match found(&mut client, &id).await {
+        Ok(snapshot) => confirm(&consequence(&snapshot), yes)?,
+        Err(Failure::Call(status)) if status.code() == Code::NotFound => return delete_group(client, id, yes).await,
         Err(failure) => return Err(failure),
-    };
+    }
     let request = DeleteSnapshotRequest { snapshot_id: id.clone(), ..DeleteSnapshotRequest::default() };
     client.controller.delete_snapshot(request).await?;
+    Ok(deleted(&id, true))
+}
+
+/// Deletes the snapshots that were taken together under this id, if there are any.
+async fn delete_group(mut client: Client, id: String, yes: bool) -> Result<Report, Failure> {
+    let request = GetVolumeGroupSnapshotRequest { group_snapshot_id: id.clone(), ..Default::default() };
+    let group = match client.groups.get_volume_group_snapshot(request).await {
+        Ok(answer) => answer.into_inner().group_snapshot.ok_or(Failure::Incomplete("group"))?,
+        Err(status) if status.code() == Code::NotFound => return Ok(deleted(&id, false)),
+        Err(status) => return Err(status.into()),
+    };
+    let snapshot_ids: Vec<_> = group.snapshots.into_iter().map(|one| one.snapshot_id).collect();
+    confirm(
+        &format!("This deletes the snapshots that were taken together as {id}: {}.", snapshot_ids.join(", ")),
+        yes,
+    )?;
+    let request =
+        DeleteVolumeGroupSnapshotRequest { group_snapshot_id: id.clone(), snapshot_ids, ..Default::default() };
+    client.groups.delete_volume_group_snapshot(request).await?;
+    Ok(deleted(&id, true))
+}
+
+fn deleted(id: &str, existed: bool) -> Report {
     let text = if existed { format!("{id} has been deleted") } else { format!("there was no snapshot {id}") };
-    Ok(Report::new(json!({ "id": id, "existed": existed }), Table::line(text)))
+    Report::new(json!({ "id": id, "existed": existed }), Table::line(text))
 }
 
 /// Returns what a person should know before answering.

@@ -58,6 +58,24 @@ async fn snapshots_come_and_go() {
 }
 
 #[tokio::test]
+async fn snapshots_are_taken_and_deleted_together() {
+    let fake = world::start();
+    let taken = json(&fake, &["snapshot", "together", "evening", "image", "block"]).await;
+    assert_eq!((&taken["id"], taken["snapshots"].as_array().unwrap().len()), (&"evening".into(), 2));
+    let printed = run(&fake, &["snapshot", "together", "evening", "block", "image"]).await.unwrap();
+    for one in taken["snapshots"].as_array().unwrap() {
+        let (id, source) = (one["id"].as_str().unwrap(), one["source"].as_str().unwrap());
+        assert!(printed.contains(&format!("{id}  {source}\n")) && id.starts_with("evening.of-"), "{printed}");
+    }
+    let refused = run(&fake, &["snapshot", "together", "evening", "block"]).await.unwrap_err();
+    assert!(refused.starts_with("bulkheadctl: ALREADY_EXISTS"), "{refused}");
+    let asked = run(&fake, &["snapshot", "delete", "evening"]).await.unwrap_err();
+    assert!(asked.contains("taken together as evening: evening.of-") && asked.contains("--yes"), "{asked}");
+    assert_eq!(run(&fake, &["snapshot", "delete", "evening", "--yes"]).await.unwrap(), "evening has been deleted\n");
+    assert_eq!(run(&fake, &["snapshot", "delete", "evening"]).await.unwrap(), "there was no snapshot evening\n");
+}
+
+#[tokio::test]
 async fn volumes_are_made_as_copies_and_say_of_what() {
     let fake = world::start();
     run(&fake, &["snapshot", "create", "block", "monday"]).await.unwrap();

@@ -21,6 +21,17 @@ pub enum SnapshotCommand {
         /// Name of the snapshot; the same name always means the same snapshot.
         name: String,
     },
+    /// Take a snapshot of each of several volumes, all at one moment, or find those that were taken of them with this name.
+    ///
+    /// Filesystems in images are frozen meanwhile, for two seconds at most; block volumes must be published nowhere, or
+    /// read-only.
+    Together {
+        /// Name of the group; the same name always means the same snapshots.
+        name: String,
+        /// Ids of the volumes.
+        #[arg(required = true, value_name = "VOLUME", value_parser = volume_id)]
+        volumes: Vec<String>,
+    },
     /// List snapshots: pool, kind, size, what they refer to, the volume they are of, and when they were taken.
     List {
         /// Only those of this volume.
@@ -52,9 +63,9 @@ pub enum SnapshotCommand {
         #[command(flatten)]
         copy: Copy,
     },
-    /// Delete a snapshot. Asks first. Volumes that were made from it keep their content.
+    /// Delete a snapshot, or all that were taken together. Asks first. Volumes that were made from it keep their content.
     Delete {
-        /// Snapshot id.
+        /// Id of the snapshot or of the group.
         #[arg(value_parser = snapshot_id)]
         id: String,
         /// Do not ask. Required where there is no terminal.
