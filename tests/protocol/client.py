@@ -12,14 +12,14 @@ import struct
 import sys
 
 MAX_PACKET = 4096
-HIGHEST_VERSION = 4
+HIGHEST_VERSION = 5
 MAGIC = b"BULKHEAD"
 
 REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAttach", "LoopDetach", "LoopResize",
             "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused",
             "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolCounts",
             "CreateSnapshot", "CreateFrom", "DeleteSnapshot", "ListSnapshots", "Origin", "Delta", "SetInodes",
-            "Allocate", "Sharing"]
+            "Allocate", "Sharing", "CreateGroup"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
          "PoolBroken", "Io", "WrongKind", "NoRoom", "TooFragmented"]
 
@@ -60,6 +60,11 @@ def option(value): return b"\0" if value is None else b"\1" + value
 def target(directory, path): return text(directory) + text(path)
 def flags(read_only=False, noexec=False, noatime=False, nodiratime=False):
     return b"".join(map(boolean, (read_only, noexec, noatime, nodiratime)))
+
+
+def members(*pairs):
+    """Volumes, each with the snapshot that is to be taken of it."""
+    return u64(len(pairs)) + b"".join(volume + snapshot for volume, snapshot in pairs)
 
 
 def directory_spec(size, inodes=1024, mode=0o755, name_hash=bytes(32)):

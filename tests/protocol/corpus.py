@@ -1,7 +1,7 @@
 """The corpus: hostile conversations, each with the outcome that protocol/PROTOCOL.md promises."""
 
-from client import (HIGHEST_VERSION, MAGIC, MAX_PACKET, REQUESTS, boolean, directory_spec, flags, hello, image_spec, option,
-                    request, target, text, u16, u32, u64)
+from client import (HIGHEST_VERSION, MAGIC, MAX_PACKET, REQUESTS, boolean, directory_spec, flags, hello, image_spec, members,
+                    option, request, target, text, u16, u32, u64)
 
 CLOSED = "closed"
 NOBODY = text("nobody-has-this-id")
@@ -47,6 +47,7 @@ class Corpus:
             "SetInodes": (NOBODY, u64(1)),
             "Allocate": (NOBODY,),
             "Sharing": (NOBODY, u64(0)),
+            "CreateGroup": (members((NOBODY, text("no-such-snapshot"))), HASH),
         }
         missing = set(REQUESTS) ^ set(self.valid)
         if missing:
@@ -120,6 +121,11 @@ class Corpus:
             yield f"the list after {value!r}", None, (request("List", option(text(value)), u16(1)), CLOSED)
         for value in ("aa", "a1", "a" * 130, "a.-.-b", "a..b", "a--1"):
             yield f"the id {value!r}", None, (request("LoopResize", text(value)), "NotFound")
+        for number, outcome in ((0, "Invalid"), (12, "NotFound"), (13, CLOSED)):
+            several = members(*((text(f"volume-{each}"), text(f"snapshot-{each}")) for each in range(number)))
+            yield f"a group of {number}", None, (request("CreateGroup", several, HASH), outcome)
+        twice = members((NOBODY, text("first")), (NOBODY, text("second")))
+        yield "a group of one volume twice", None, (request("CreateGroup", twice, HASH), "Invalid")
         for value in ("", "a_b", "-a", "a-", "A", "a" * 64, "a.b", "a/b"):
             yield f"the pool {value!r}", None, (request("PoolStatus", text(value)), CLOSED)
             yield f"the publish directory {value!r}", None, (request("Unmount", NOBODY, target(value, "a")), CLOSED)
