@@ -14,7 +14,9 @@ use rustix::fs::OFlags;
 
 use super::filesystem::{check_growth, check_mark, write_out};
 use crate::bookkeeping::{Original, check_filesystem, make_copy};
-use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
+use crate::state::{
+    Held, Kind, Pool, Seen, State, Volume, busy, exists, failed, invalid, layout, unsupported, wrong_kind,
+};
 use crate::sys::{Result as SysResult, extents, file, xflags};
 
 /// Takes a snapshot of a volume. If it already exists, nothing is done, whatever has become of the volume.
@@ -26,8 +28,9 @@ pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash
             make_copy(held, &volume.pool, spec, &ready.original)
         })?;
     }
-    let made = held.known().and_then(|volume| snapshot(held.id, volume));
-    made.map(Reply::Snapshot).ok_or_else(|| held.state.unknown(held.id))
+    let made = held.known().ok_or_else(|| held.state.unknown(held.id))?;
+    check_finished(held.id, made)?;
+    snapshot(held.id, made).map(Reply::Snapshot).ok_or_else(|| held.state.unknown(held.id))
 }
 
 /// Creates a volume as a copy of a snapshot or of another volume. If it already exists, nothing is done.
@@ -39,6 +42,7 @@ pub fn create_from(source: Held<'_>, mut held: Held<'_>, pool: &Arc<Pool>, spec:
     let is_same = |found: &VolumeSpec| found.kind == spec.kind && found.name_hash == spec.name_hash;
     if !is_there(&held, source.id, is_same)? {
         let (id, volume) = (source.id, source.known().ok_or_else(|| source.state.unknown(source.id))?);
+        check_finished(id, volume)?;
         let from = &volume.record.spec;
         check_kinds(id, from.kind, spec.kind)?;
         if !Arc::ptr_eq(pool, &volume.pool) {
@@ -62,12 +66,16 @@ pub fn create_from(source: Held<'_>, mut held: Held<'_>, pool: &Arc<Pool>, spec:
 /// Returns where the content of a volume comes from.
 pub fn origin(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let volume = state.volumes.get(id).ok_or_else(|| state.unknown(id))?;
+    check_finished(id, &volume)?;
     Ok(Reply::Origin(volume.origin.as_deref().cloned()))
 }
 
-/// A volume as a snapshot, if it is one.
+/// A volume as a snapshot, if it is one, and all that were to be taken along with it are there.
 pub fn snapshot(id: &VolumeId, volume: &Volume) -> Option<Snapshot> {
     let VolumeKind::Snapshot { of } = volume.record.spec.kind else { return None };
+    if volume.is_unfinished() {
+        return None;
+    }
     Some(Snapshot {
         snapshot: id.clone(),
         pool: volume.pool.config.name.clone(),
@@ -76,6 +84,19 @@ pub fn snapshot(id: &VolumeId, volume: &Volume) -> Option<Snapshot> {
         allocated: volume.allocated,
         origin: volume.origin.as_deref()?.clone(),
     })
+}
+
+/// Checks that a snapshot is one that somebody may be told of.
+///
+/// # Errors
+/// `Busy` when others that were to be taken along with it may be missing: it may be deleted for that.
+fn check_finished(id: &VolumeId, volume: &Volume) -> Result<(), Error> {
+    if !volume.is_unfinished() {
+        return Ok(());
+    }
+    Err(busy(format!(
+        "snapshot {id} is one of several that are being taken together, or were to be; try again, or delete it"
+    )))
 }
 
 /// The volume of which a snapshot is to be taken, and what that is to be.
@@ -258,6 +279,7 @@ pub fn open_snapshot(state: &State, id: &VolumeId) -> Result<(Seen, OwnedFd), Er
     if seen.volume.kind() != Kind::Snapshot {
         return Err(wrong_kind(id, Kind::Snapshot));
     }
+    check_finished(id, &seen.volume)?;
     let image = layout::open_content(&seen.volume.pool.served()?.directory, id, Kind::Snapshot, OFlags::RDONLY);
     image.map(|image| (seen, image)).map_err(|error| failed("open snapshot", id, error))
 }

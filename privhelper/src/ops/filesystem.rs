@@ -15,7 +15,8 @@ use crate::mounter::Work;
 use crate::place::wire::{Figures, OnFilesystem};
 use crate::state::layout;
 use crate::state::{
-    Attributes, Device, Held, Hold, Kind, Pool, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
+    Attributes, Device, Held, Hold, Kind, Limit, PATIENCE, Pool, State, Volume, broken, busy, failed, in_use, invalid,
+    unsupported,
 };
 use crate::sys::{Errno, Error as SysError, Result as SysResult};
 
@@ -178,7 +179,7 @@ fn check_configured(held: &Held<'_>) -> Result<(), Error> {
 }
 
 /// Mounts the filesystem of a volume unless it is mounted.
-fn mount(held: &mut Held<'_>) -> Result<(), Error> {
+pub fn mount(held: &mut Held<'_>) -> Result<(), Error> {
     let (volume, _) = held.existing(Kind::Filesystem)?;
     held.check_content()?;
     check_mark(held.id, volume)?;
@@ -408,33 +409,45 @@ impl<'a> Mounted<'a> {
         }
     }
 
-    /// Begins to freeze it, for two seconds at most. What has begun is to be [ended](Self::end_hold).
+    /// Begins to freeze it, for two seconds at most, once nothing is [left frozen](Self::thaw_left_within). What has begun is to
+    /// be [ended](Self::end_hold).
     pub fn begin_hold(&self) -> SysResult<Hold> {
-        self.thaw_left()?;
         self.note_frozen(true)?;
-        let begun = self.state.placer.begin_hold(&self.pool.config.name, self.number);
-        begun.or_else(|error| self.note_frozen(false).and(Err(error)))
+        match self.state.placer.begin_hold(&self.pool.config.name, self.number) {
+            // Whatever is in progress may have frozen it.
+            Err(error) if error.errno != Errno::INPROGRESS => self.note_frozen(false).and(Err(error)),
+            begun => begun,
+        }
     }
 
     /// Waits until it is thawed after it was released.
     ///
     /// # Errors
-    /// `TIMEDOUT` when it was not frozen until then.
-    pub fn end_hold(&self, hold: Hold, patience: Duration) -> SysResult<()> {
-        match self.state.placer.end_hold(hold, patience) {
-            // It may be frozen still: whoever was to thaw it has not said that it is not.
-            Err(error) if error.errno == Errno::INPROGRESS => self.thaw_left().and(Err(error)),
+    /// `TIMEDOUT` when it was not frozen until then; `INPROGRESS` when it may be frozen still.
+    pub fn end_hold(&self, hold: Hold, limit: Limit) -> SysResult<()> {
+        match self.state.placer.end_hold(hold, limit) {
+            Err(error) if error.errno == Errno::INPROGRESS => Err(error),
             ended => self.note_frozen(false).and(ended),
         }
+    }
+
+    /// Thaws it if whoever has frozen it is gone without having said that it is not frozen any more.
+    pub fn thaw_abandoned(&self, limit: Limit) -> SysResult<()> {
+        if self.state.placer.is_awaited(self.number) { Ok(()) } else { self.thaw_left_within(limit) }
     }
 
     /// Thaws it if a helper that was killed, or that met an error, has left it frozen. While that fails, whoever writes to it
     /// waits.
     fn thaw_left(&self) -> SysResult<()> {
+        self.thaw_left_within(Limit::from_now(PATIENCE))
+    }
+
+    /// As [`Self::thaw_left`], in a time that several share.
+    pub fn thaw_left_within(&self, limit: Limit) -> SysResult<()> {
         if !self.is_noted_frozen()? {
             return Ok(());
         }
-        match self.state.placer.thaw(&self.pool.config.name, self.number) {
+        match self.state.placer.thaw(&self.pool.config.name, self.number, limit) {
             // It is not frozen.
             Ok(()) | Err(SysError { errno: Errno::INVAL, .. }) => self.note_frozen(false),
             failed => failed,

@@ -4,39 +4,43 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bulkhead_protocol::{CallId, Error, ErrorKind, Member, NameHash, Pace, Reply, VolumeSpec};
+use bulkhead_protocol::{CallId, Error, ErrorKind, Member, NameHash, Pace, Reply, VolumeId, VolumeSpec};
 
 use super::copy::{Ready, is_snapshot, is_there, spec_of_snapshot, time_of_day};
 use super::delete::{Deletable, delete};
-use super::filesystem::Mounted;
-use super::moment::{Limit, at_one_moment};
+use super::filesystem::{Mounted, mount};
+use super::moment::at_one_moment;
 use super::record_use;
 use crate::bookkeeping::{Begun, unsynced};
-use crate::state::{Held, Kind, Record, State, Volume, busy, exists, failed, in_use, invalid};
+use crate::log;
+use crate::state::{Held, Kind, Limit, Record, State, Volume, busy, exists, failed, in_use, invalid};
 
 /// How long all images together may take to be written out before anything is frozen.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// In how many pieces all images together may be: writers wait for about a second then.
 const MOST_EXTENTS: u64 = 40_000;
 
-/// Takes a snapshot of each of several volumes, at one moment. If all already exist, nothing is done, whatever has become of
-/// the volumes.
+/// Takes a snapshot of each of several volumes of one pool, at one moment. If all already exist, nothing is done.
 pub fn create_group(state: &State, members: &[Member], name_hash: NameHash, call: CallId) -> Result<Reply, Error> {
     check_ids(members)?;
-    let sources = state.hold_all(members.iter().map(|member| &member.volume), Pace::Extents)?;
-    let mut copies = state.hold_all(members.iter().map(|member| &member.snapshot), Pace::Prompt)?;
-    if !are_there(&sources, &copies, name_hash)? {
-        copies = copies.into_iter().map(|copy| without_leftover(copy, call)).collect::<Result<_, _>>()?;
-        if let Err(error) = take(&sources, &mut copies, name_hash) {
-            for copy in copies.into_iter().filter(|copy| copy.known().is_some()) {
-                // If this fails, it is left over until the request is repeated.
-                let _ = delete(copy, Deletable::Snapshot, call);
+    let ids = members.iter().map(|member| &member.volume).chain(members.iter().map(|member| &member.snapshot));
+    let mut sources = state.hold_together(ids, Pace::Extents)?;
+    let mut copies = sources.split_off(members.len());
+    match found(&sources, &copies, name_hash)? {
+        Found::Complete => {}
+        Found::Nothing => {
+            if let Err(error) = take(&mut sources, &mut copies, name_hash) {
+                // What cannot be deleted now is when the request is repeated, or at a start.
+                let _ = delete_all(copies, call);
+                return Err(error);
             }
-            return Err(error);
+        }
+        Found::Unfinished => {
+            delete_all(copies, call)?;
+            return Err(busy("what an earlier attempt has left of these snapshots is being deleted; try again"));
         }
     }
-    // If this is lost in a power cut, all of them are there for a repeated request nevertheless.
-    copies.iter_mut().try_for_each(|copy| record_use(copy, false)).map(|()| Reply::Done)
+    complete(&mut copies).map(|()| Reply::Done)
 }
 
 /// Checks that each id is there once.
@@ -50,41 +54,70 @@ fn check_ids(members: &[Member]) -> Result<(), Error> {
     }
 }
 
-/// Returns whether all snapshots are there, and of one moment.
-///
-/// # Errors
-/// `AlreadyExists` when something else has one of their ids, or somebody has deleted one: what is left over from a request that
-/// a crash has interrupted was never said to be complete.
-fn are_there(sources: &[Held<'_>], copies: &[Held<'_>], name_hash: NameHash) -> Result<bool, Error> {
-    let mut times = Vec::new();
-    for (source, copy) in sources.iter().zip(copies) {
-        if is_there(copy, source.id, |spec| is_snapshot(spec, name_hash))? {
-            times.extend(copy.known().and_then(|volume| volume.origin.as_ref()).map(|origin| origin.copied));
-        }
-    }
-    times.dedup();
-    let is_known = |copy: &&Held<'_>| copy.known().is_some();
-    if times.len() == 1 && copies.iter().all(|copy| copy.known().is_some()) {
-        return Ok(true);
-    }
-    let is_complete = |copy: &&Held<'_>| copy.known().is_some_and(|volume| !volume.record.unused);
-    match copies.iter().filter(is_known).find(is_complete) {
-        Some(copy) => Err(exists(format!(
-            "snapshot {} was taken along with others, of which some are gone, or were not asked for: delete it, or choose another name",
-            copy.id
-        ))),
-        None => Ok(false),
-    }
+/// What there is of snapshots that were to be taken together.
+enum Found {
+    Nothing,
+    /// Some are there, or all, and nobody was told.
+    Unfinished,
+    /// All are there, and one of them says so. Whoever has recorded that may not have come to the others.
+    Complete,
 }
 
-/// Deletes a snapshot that was left over, if there is one.
-fn without_leftover<'a>(copy: Held<'a>, call: CallId) -> Result<Held<'a>, Error> {
-    if copy.known().is_none() {
-        return Ok(copy);
+/// Finds out what there is of these snapshots.
+///
+/// # Errors
+/// `AlreadyExists` when something else has one of their ids, or one of a complete group is gone: another would be of another
+/// moment. As for any request about a volume that is not known when one of them may be where it is not seen.
+fn found(sources: &[Held<'_>], copies: &[Held<'_>], name_hash: NameHash) -> Result<Found, Error> {
+    for (source, copy) in sources.iter().zip(copies) {
+        if is_there(copy, source.id, |spec| is_snapshot(spec, name_hash))? {
+            continue;
+        }
+        let unknown = copy.state.unknown(copy.id);
+        if unknown.kind != ErrorKind::NotFound {
+            return Err(unknown);
+        }
     }
-    let (state, id) = (copy.state, copy.id);
-    delete(copy, Deletable::Snapshot, call)?;
-    state.hold(id, Pace::Prompt)
+    let known = || copies.iter().filter_map(|copy| Some((copy.id, copy.known()?)));
+    let Some((_, first)) = known().next() else { return Ok(Found::Nothing) };
+    let Some((id, _)) = known().find(|(_, copy)| !copy.is_unfinished()) else { return Ok(Found::Unfinished) };
+    if known().filter(|(_, copy)| copy.is_along_with(first)).count() == copies.len() {
+        return Ok(Found::Complete);
+    }
+    Err(exists(format!(
+        "snapshot {id} was taken along with others, of which some are gone, or were not asked for: delete it, or choose another name"
+    )))
+}
+
+/// Deletes those that are there.
+fn delete_all(copies: Vec<Held<'_>>, call: CallId) -> Result<(), Error> {
+    let mut deleted = Ok(());
+    for copy in copies.into_iter().filter(|copy| copy.known().is_some()) {
+        let id = copy.id;
+        if let Err(error) = delete(copy, Deletable::Snapshot, call) {
+            log::warning!("a snapshot is left that others were to be taken along with volume={id} error={error}");
+            deleted = Err(error);
+        }
+    }
+    deleted
+}
+
+/// Records that all of the snapshots are there, whose names are on disk. Once one of them says so, the others are never
+/// deleted as unfinished.
+fn complete(copies: &mut [Held<'_>]) -> Result<(), Error> {
+    let is_unfinished = |copy: &Held<'_>| copy.known().is_some_and(Volume::is_unfinished);
+    if !copies.iter().any(is_unfinished) {
+        return Ok(());
+    }
+    let mut marked = Ok(());
+    for copy in copies.iter_mut().filter(|copy| is_unfinished(copy)) {
+        marked = marked.and(record_use(copy, false));
+    }
+    let Some((first, volume)) = copies.first().and_then(|first| Some((first, first.known()?))) else { return marked };
+    // After a power cut, those of which nobody was told are deleted.
+    let served = volume.pool.served()?;
+    let synced = served.noting_failure(served.sync_all()).map_err(|error| unsynced(first.id, error));
+    marked.and(synced)
 }
 
 /// A volume, its snapshot as it is to be, and its image.
@@ -95,16 +128,37 @@ struct Original<'a> {
 }
 
 /// Takes the snapshots, of which there are none. If that fails, some may be there, and are to be deleted.
-fn take(sources: &[Held<'_>], copies: &mut [Held<'_>], name_hash: NameHash) -> Result<(), Error> {
-    let mut originals = Vec::new();
+fn take(sources: &mut [Held<'_>], copies: &mut [Held<'_>], name_hash: NameHash) -> Result<(), Error> {
+    mount_again(sources)?;
+    let (sources, mut originals) = (&*sources, Vec::new());
     let taken = prepare(sources, name_hash, &mut originals).and_then(|()| copy(sources, copies, &originals));
     taken.inspect_err(|_| originals.iter().for_each(|original| original.ready.give_up()))
+}
+
+/// Has those filesystems mounted that have a device and are not mounted here: if a process has one from before, this finds the
+/// same one.
+fn mount_again(sources: &mut [Held<'_>]) -> Result<(), Error> {
+    let limit = Limit::from_now(PATIENCE);
+    for source in sources {
+        let is_attached = |volume: &Volume| volume.kind() == Kind::Filesystem && volume.device.is_some();
+        if !source.known().is_some_and(is_attached) {
+            continue;
+        }
+        if limit.left().is_zero() {
+            return Err(out_of_reach(source.id));
+        }
+        mount(source)?;
+    }
+    Ok(())
 }
 
 /// Finds out whether all can be copied, and makes them ready.
 fn prepare<'a>(sources: &'a [Held<'_>], name_hash: NameHash, originals: &mut Vec<Original<'a>>) -> Result<(), Error> {
     let found: Vec<_> = sources.iter().map(|source| spec_of_snapshot(source, name_hash)).collect::<Result<_, _>>()?;
     for (source, (volume, _)) in sources.iter().zip(&found) {
+        if source.state.loops.is_silent(source.id) {
+            return Err(out_of_reach(source.id));
+        }
         check_unwritten(source, volume)?;
     }
     let (copied, limit) = (time_of_day(), Limit::from_now(PATIENCE));
@@ -156,13 +210,9 @@ fn copy(sources: &[Held<'_>], copies: &mut [Held<'_>], originals: &[Original<'_>
         }
     }
     outcome?;
-    let mut synced = BTreeSet::new();
-    for (Original { volume, .. }, copy) in originals.iter().zip(copies.iter()) {
-        if synced.insert(&volume.pool.config.name) {
-            volume.pool.served()?.sync_names().map_err(|error| unsynced(copy.id, error))?;
-        }
-    }
-    Ok(())
+    // They are of one pool.
+    let (Some(Original { volume, .. }), Some(copy)) = (originals.first(), copies.first()) else { return Ok(()) };
+    volume.pool.served()?.sync_names().map_err(|error| unsynced(copy.id, error))
 }
 
 fn begin(copies: &mut [Held<'_>], originals: &[Original<'_>], begun: &mut Vec<Begun>) -> Result<(), Error> {
@@ -175,13 +225,23 @@ fn begin(copies: &mut [Held<'_>], originals: &[Original<'_>], begun: &mut Vec<Be
 }
 
 /// The filesystems of those volumes that are mounted.
+///
+/// # Errors
+/// `Busy` when one has a device, and what is mounted on that is out of reach.
 fn mounted<'a>(sources: &'a [Held<'_>], originals: &'a [Original<'_>]) -> Result<Vec<Mounted<'a>>, Error> {
     let mut all = Vec::new();
     for (source, Original { volume, ready, .. }) in sources.iter().zip(originals) {
-        if volume.kind() == Kind::Filesystem {
-            let mounted = Mounted::of(source.state, source.id, &volume.pool, volume, &ready.original.image);
-            all.extend(mounted.map_err(|error| failed("inspect the filesystem of volume", source.id, error))?);
+        if volume.kind() != Kind::Filesystem || volume.device.is_none() {
+            continue;
         }
+        let mounted = Mounted::of(source.state, source.id, &volume.pool, volume, &ready.original.image);
+        let mounted = mounted.map_err(|error| failed("inspect the filesystem of volume", source.id, error))?;
+        all.push(mounted.ok_or_else(|| out_of_reach(source.id))?);
     }
     Ok(all)
+}
+
+/// Programs that were started before it was unmounted here, or before this helper was, may write to it.
+fn out_of_reach(id: &VolumeId) -> Error {
+    busy(format!("volume {id} has a device that does not answer, or not in time; try again"))
 }

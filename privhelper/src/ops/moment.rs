@@ -2,62 +2,48 @@
 //! Of what programs have written one after the other, to whichever of them, whatever is missing from one of them then is
 //! followed by nothing in another.
 
-use std::time::{Duration, Instant};
-
 use bulkhead_protocol::{Error, VolumeId};
 
 use super::filesystem::Mounted;
 use crate::mounter::LONGEST_HOLD;
-use crate::state::{Hold, busy, failed};
+use crate::state::{Hold, Limit, PATIENCE, busy, failed};
 use crate::sys::{Errno, Error as SysError};
-
-/// How long to wait until all are thawed again. The helper ends in order within five seconds.
-const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Does something while all of these are frozen.
 ///
 /// # Errors
 /// `Busy` when one cannot be frozen in time, or was thawed before the end: what was done is worth nothing then.
 pub fn at_one_moment(mounted: &[Mounted<'_>], act: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    let limit = Limit::from_now(PATIENCE);
+    // Before any is frozen, as this may take long.
+    for one in mounted {
+        one.thaw_left_within(limit).map_err(|error| cannot_freeze(one.id, error))?;
+    }
     let mut holds = Vec::new();
     let done = freeze(mounted, &mut holds).and_then(|()| act());
     holds.iter().for_each(Hold::release);
-    let end = Limit::from_now(PATIENCE);
-    let mut thawed = Ok(());
-    for (one, hold) in mounted.iter().zip(holds) {
-        // All of them are waited for, whatever has become of one.
-        thawed = thawed.and(one.end_hold(hold, end.left()).map_err(|error| cannot_hold(one.id, error)));
+    let limit = Limit::from_now(PATIENCE);
+    // All of them are waited for, whatever has become of one.
+    let ended: Vec<_> = mounted.iter().zip(holds).map(|(one, hold)| (one, one.end_hold(hold, limit))).collect();
+    let limit = Limit::from_now(PATIENCE);
+    for (one, _) in
+        ended.iter().filter(|(_, ended)| ended.as_ref().is_err_and(|error| error.errno == Errno::INPROGRESS))
+    {
+        // If this fails too, whatever is done about it next begins with it.
+        let _ = one.thaw_abandoned(limit);
     }
-    done.and(thawed)
+    let thawed = ended.into_iter().map(|(one, ended)| ended.map_err(|error| cannot_hold(one.id, error)));
+    done.and(thawed.fold(Ok(()), Result::and))
 }
 
 /// Freezes all of these, each at its own pace, within the time for which the first one stays frozen.
 fn freeze(mounted: &[Mounted<'_>], holds: &mut Vec<Hold>) -> Result<(), Error> {
+    let limit = Limit::from_now(LONGEST_HOLD);
     for one in mounted {
         holds.push(one.begin_hold().map_err(|error| cannot_freeze(one.id, error))?);
     }
-    let end = Limit::from_now(LONGEST_HOLD);
     let mut frozen = mounted.iter().zip(holds);
-    frozen.try_for_each(|(one, hold)| hold.wait(end.left()).map_err(|error| cannot_freeze(one.id, error)))
-}
-
-/// Until when several things are waited for together.
-#[derive(Clone, Copy, Debug)]
-pub struct Limit {
-    begun: Instant,
-    length: Duration,
-}
-
-impl Limit {
-    /// So long from now on.
-    pub fn from_now(length: Duration) -> Self {
-        Self { begun: Instant::now(), length }
-    }
-
-    /// How much is left; zero once it is over.
-    pub fn left(self) -> Duration {
-        self.length.saturating_sub(self.begun.elapsed())
-    }
+    frozen.try_for_each(|(one, hold)| hold.wait(limit).map_err(|error| cannot_freeze(one.id, error)))
 }
 
 fn cannot_freeze(id: &VolumeId, error: SysError) -> Error {

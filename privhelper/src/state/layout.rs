@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use bulkhead_protocol::{Origin, VolumeId, VolumeSpec};
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::Attributes;
+use super::{Attributes, Kind};
 use crate::place::attributes::Attribute;
 pub use crate::place::attributes::MARKER;
 pub use crate::place::kind::{DATA, IMAGE, open_content};
@@ -33,6 +33,8 @@ const FROZEN: &[u8] = b"2";
 const USED: u8 = 1;
 /// See [`USED`].
 const UNUSED: u8 = 2;
+/// `UNUSED` of a snapshot, which a helper that does not know of groups does not serve either: it would take it for finished.
+const UNFINISHED: u8 = 4;
 
 /// What an entry of a pool is, judging by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,7 +204,7 @@ impl Record {
 
     /// Returns the bytes of the record.
     pub fn encode(&self) -> SysResult<Vec<u8>> {
-        let mut bytes = vec![if self.unused { UNUSED } else { USED }];
+        let mut bytes = vec![if self.unused { unused(&self.spec) } else { USED }];
         bytes.extend(bulkhead_protocol::encode(&self.spec).map_err(|_| SysError::of(Errno::INVAL))?);
         Ok(bytes)
     }
@@ -210,13 +212,15 @@ impl Record {
     /// Returns the record that these bytes are, if they are one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (first, spec) = bytes.split_first()?;
-        let unused = match *first {
-            USED => false,
-            UNUSED => true,
-            _ => return None,
-        };
-        Some(Self { spec: bulkhead_protocol::decode(spec).ok()?, unused })
+        let spec = bulkhead_protocol::decode(spec).ok()?;
+        let is_known = *first == USED || *first == unused(&spec);
+        is_known.then_some(Self { spec, unused: *first != USED })
     }
+}
+
+/// The first byte of the record of a volume that was never used.
+fn unused(spec: &VolumeSpec) -> u8 {
+    if Kind::from(spec.kind) == Kind::Snapshot { UNFINISHED } else { UNUSED }
 }
 
 #[cfg(test)]

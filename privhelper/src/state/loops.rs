@@ -173,6 +173,11 @@ impl Loops {
         (0..20).take_while(|_| is_busy()).for_each(|_| std::thread::sleep(Duration::from_millis(50)));
     }
 
+    /// Returns whether a device of a volume's did not answer at start: nothing is known of it.
+    pub fn is_silent(&self, volume: &VolumeId) -> bool {
+        self.silent.contains(label(volume))
+    }
+
     /// Attaches an image, which is open for writing, to a device that is not in use.
     pub fn attach(
         &self,
@@ -183,7 +188,7 @@ impl Loops {
     ) -> SysResult<Attached> {
         {
             let mut stock = lock(&self.stock);
-            if self.silent.contains(label(volume)) || stock.spent.len().saturating_sub(stock.found) > MOST_SPENT {
+            if self.is_silent(volume) || stock.spent.len().saturating_sub(stock.found) > MOST_SPENT {
                 return Err(SysError::of(Errno::BUSY));
             }
             stock.wanted = READY;

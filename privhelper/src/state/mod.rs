@@ -53,7 +53,7 @@ pub use sockets::{SocketPlace, Sockets};
 pub use targets::{PublishDirectory, may_be_looked_at};
 pub use volumes::{Deleted, FoundVolumes, Published, Volume, Volumes};
 pub use ways::{Step, Way, apart};
-pub use works::Hold;
+pub use works::{Hold, Limit, PATIENCE};
 
 pub use crate::errors::{broken, busy, exists, failed, in_use, invalid, no_space, refused, unsupported};
 pub use crate::place::kind::Kind;

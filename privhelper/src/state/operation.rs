@@ -2,7 +2,6 @@
 //! these values instead of ids, and there is no other way to change what is known of a volume; so one that needs two
 //! volumes takes two of them, and cannot forget to lock either.
 
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -11,7 +10,9 @@ use rustix::fs::OFlags;
 
 use super::locks::{Admitted, Locked};
 use super::refusals::replaced;
-use super::{Aside, Host, Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, wrong_kind};
+use super::{
+    Aside, Host, Kind, Pool, PublishDirectory, Served, State, Volume, failed, layout, unsupported, wrong_kind,
+};
 use crate::bookkeeping::Share;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, file};
@@ -85,21 +86,28 @@ impl State {
         ))
     }
 
-    /// Holds several volumes for one operation that waits for this: it takes one place on each filesystem.
+    /// Holds volumes of one pool, known or not, for one operation that waits for this: it takes one place.
     ///
     /// # Errors
-    /// As [`Self::hold`].
-    pub fn hold_all<'a>(
+    /// As [`Self::hold`]; `Unsupported` when they are in several pools: while one of those hangs, the operation would keep
+    /// everybody from the others.
+    pub fn hold_together<'a>(
         &'a self,
         ids: impl IntoIterator<Item = &'a VolumeId>,
         pace: Pace,
     ) -> Result<Vec<Held<'a>>, Error> {
-        let (mut all, mut admitted_to) = (Vec::new(), BTreeSet::new());
+        let mut all = Vec::<Held<'a>>::new();
         for id in ids {
             let locked = self.locks.volume(id)?;
             let volume = self.volumes.get(id);
-            let new = volume.as_deref().filter(|volume| admitted_to.insert(volume.pool.filesystem()));
-            let admitted = new.map(|volume| volume.pool.admit(pace)).transpose()?.flatten();
+            let first = all.iter().find_map(|held| Some((held.id, held.known()?)));
+            let admitted = match (volume.as_deref(), first) {
+                (Some(volume), Some((other, first))) if !Arc::ptr_eq(&volume.pool, &first.pool) => {
+                    return Err(in_several_pools(other, id));
+                }
+                (Some(volume), None) => volume.pool.admit(pace)?,
+                _ => None,
+            };
             all.push(Held { state: self, id, volume, _locked: locked, _admitted: admitted });
         }
         Ok(all)
@@ -266,4 +274,8 @@ impl Held<'_> {
         let device = volume.device.map(|device| device.number());
         self.state.host.check_unmounted(&self.state.pools_at(), self.id, device)
     }
+}
+
+fn in_several_pools(one: &VolumeId, other: &VolumeId) -> Error {
+    unsupported(format!("{one} and {other} are in different pools: what is taken together is in one pool"))
 }

@@ -136,6 +136,18 @@ impl Volume {
         self.record.spec.kind.into()
     }
 
+    /// Returns whether it is a snapshot of which nobody was told: others that were to be taken along with it may be missing.
+    pub fn is_unfinished(&self) -> bool {
+        self.kind() == Kind::Snapshot && self.record.unused
+    }
+
+    /// Returns whether it is a snapshot that was taken along with another one of its pool, or is that.
+    pub fn is_along_with(&self, other: &Volume) -> bool {
+        let moment = |volume: &Volume| Some((volume.record.spec.name_hash, volume.origin.as_ref()?.copied));
+        let are_snapshots = self.kind() == Kind::Snapshot && other.kind() == Kind::Snapshot;
+        are_snapshots && Arc::ptr_eq(&self.pool, &other.pool) && moment(self) == moment(other)
+    }
+
     /// What is bound of it.
     pub fn content(&self) -> Content {
         let device = self.device.map(Device::number);

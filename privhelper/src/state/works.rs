@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_protocol::PoolName;
 
@@ -15,7 +15,26 @@ use crate::sys::packet::Received;
 use crate::sys::{Called, Errno, Error as SysError, Result as SysResult, packet};
 
 /// How long an operation waits for work on a filesystem. The helper ends in order within five seconds.
-const PATIENCE: Duration = Duration::from_secs(4);
+pub const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Until when something is waited for, alone or together with others.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    begun: Instant,
+    length: Duration,
+}
+
+impl Limit {
+    /// So long from now on.
+    pub fn from_now(length: Duration) -> Self {
+        Self { begun: Instant::now(), length }
+    }
+
+    /// How much is left; zero once it is over.
+    pub fn left(self) -> Duration {
+        self.length.saturating_sub(self.begun.elapsed())
+    }
+}
 
 /// The work that takes long, by the number of the device: each has a line of its own, over which it is answered.
 #[derive(Debug, Default)]
@@ -28,26 +47,30 @@ impl Works {
     }
 
     /// Waits for what was to be done to the filesystem on a device and took long, and returns what it was, and the answer.
-    fn finish(&self, number: u32) -> Option<(Work, SysResult<()>)> {
+    fn finish(&self, number: u32, limit: Limit) -> Option<(Work, SysResult<()>)> {
         let (work, line) = lock(&self.0).remove(&number)?;
-        Some((work, self.wait(number, work, line, PATIENCE)))
+        Some((work, self.wait(number, work, line, limit)))
     }
 
-    /// Waits for the answer over a line, for so long. `INPROGRESS` if it takes longer, or nobody is left to give one.
-    fn wait(&self, number: u32, work: Work, line: OwnedFd, patience: Duration) -> SysResult<()> {
-        set_patience(&line, patience)?;
+    /// Waits for the answer over a line. `INPROGRESS` if it takes longer, or nobody is left to give one.
+    fn wait(&self, number: u32, work: Work, line: OwnedFd, limit: Limit) -> SysResult<()> {
         let mut answer = [0; 4];
         loop {
-            return match packet::receive(&line, &mut answer) {
-                Err(SysError { errno: Errno::INTR, .. }) => continue,
-                Err(SysError { errno: Errno::AGAIN, .. }) => {
-                    lock(&self.0).insert(number, (work, line));
-                    Err(Errno::INPROGRESS).by("the mounter")
-                }
-                // That it was kept frozen for a while is not how it ended.
-                Ok(Received::Packet(4)) if i32::from_ne_bytes(answer) == FROZEN => continue,
-                received => answered(received, answer),
-            };
+            set_patience(&line, limit.left())?;
+            let received = packet::receive(&line, &mut answer);
+            let is_interrupted = matches!(received, Err(SysError { errno: Errno::INTR, .. }));
+            // That it was kept frozen for a while is not how it ended.
+            let is_frozen = matches!(received, Ok(Received::Packet(4))) && i32::from_ne_bytes(answer) == FROZEN;
+            // Whoever answers may go on like that.
+            let is_to_go_on = (is_interrupted || is_frozen) && !limit.left().is_zero();
+            if is_to_go_on {
+                continue;
+            }
+            if is_interrupted || is_frozen || matches!(received, Err(SysError { errno: Errno::AGAIN, .. })) {
+                lock(&self.0).insert(number, (work, line));
+                return Err(Errno::INPROGRESS).by("the mounter");
+            }
+            return answered(received, answer);
         }
     }
 }
@@ -63,12 +86,12 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Waits until the filesystem is frozen, for so long.
+    /// Waits until the filesystem is frozen.
     ///
     /// # Errors
     /// The kernel's, if it cannot be frozen, `BUSY` if it is already; `INPROGRESS` when that takes longer.
-    pub fn wait(&mut self, patience: Duration) -> SysResult<()> {
-        set_patience(&self.line, patience)?;
+    pub fn wait(&mut self, limit: Limit) -> SysResult<()> {
+        set_patience(&self.line, limit.left())?;
         let mut answer = [0; 4];
         match packet::receive(&self.line, &mut answer) {
             Ok(Received::Packet(4)) if i32::from_ne_bytes(answer) == FROZEN => Ok(()),
@@ -97,42 +120,47 @@ impl Placer {
     pub fn on_filesystem(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
         match what {
             OnFilesystem::Look | OnFilesystem::Prepare(_) => self.begin(pool, number, what).map(drop),
-            OnFilesystem::Mount(_) | OnFilesystem::Work(_) => self.work(pool, number, what),
+            OnFilesystem::Mount(_) | OnFilesystem::Work(_) => self.work(pool, number, what, Limit::from_now(PATIENCE)),
             OnFilesystem::Release => self.release(pool, number),
         }
     }
 
     /// Thaws a filesystem that was left frozen, unless whoever froze it has thawed it by now: then its pod may have frozen
     /// it.
-    pub fn thaw(&self, pool: &PoolName, number: u32) -> SysResult<()> {
-        match self.works.finish(number) {
+    ///
+    /// # Errors
+    /// As [`Self::on_filesystem`], when the limit is over.
+    pub fn thaw(&self, pool: &PoolName, number: u32, limit: Limit) -> SysResult<()> {
+        match self.works.finish(number, limit) {
             Some((Work::Settle | Work::Hold, Ok(()))) => Ok(()),
             Some((Work::Settle | Work::Hold, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
-            _ => self.on_filesystem(pool, number, OnFilesystem::Work(Work::Thaw)),
+            _ => self.work(pool, number, OnFilesystem::Work(Work::Thaw), limit),
         }
     }
 
-    /// Begins to freeze the filesystem on a loop device, for two seconds at most.
+    /// Begins to freeze the filesystem on a loop device, for two seconds at most. It waits for nothing: others are frozen
+    /// already.
     ///
     /// # Errors
     /// As [`Self::on_filesystem`].
     pub fn begin_hold(&self, pool: &PoolName, number: u32) -> SysResult<Hold> {
-        self.none_in_progress(number)?;
+        self.none_in_progress(number, Limit::from_now(Duration::ZERO))?;
         let line = self.begin(pool, number, OnFilesystem::Work(Work::Hold))?;
         line.map(|line| Hold { number, line, is_refused: false }).ok_or(SysError::of(Errno::NXIO))
     }
 
-    /// Waits for the end of a hold that was released, for so long.
+    /// Waits for the end of a hold that was released.
     ///
     /// # Errors
     /// `TIMEDOUT` when the filesystem was thawed before, or never frozen; as [`Self::on_filesystem`] otherwise.
-    pub fn end_hold(&self, hold: Hold, patience: Duration) -> SysResult<()> {
+    pub fn end_hold(&self, hold: Hold, limit: Limit) -> SysResult<()> {
         let Hold { number, line, is_refused } = hold;
-        if is_refused {
-            Err(SysError::of(Errno::TIMEDOUT))
-        } else {
-            self.works.wait(number, Work::Hold, line, patience)
-        }
+        if is_refused { Err(SysError::of(Errno::TIMEDOUT)) } else { self.works.wait(number, Work::Hold, line, limit) }
+    }
+
+    /// Returns whether somebody has yet to say how something ended that was to be done to the filesystem on a device.
+    pub fn is_awaited(&self, number: u32) -> bool {
+        self.works.is_awaited(number)
     }
 
     /// Unmounts the filesystem, if it is kept.
@@ -151,17 +179,17 @@ impl Placer {
     }
 
     /// Waits for what is in progress. What was done before has nothing to say about now.
-    fn none_in_progress(&self, number: u32) -> SysResult<()> {
-        let _ = self.works.finish(number);
+    fn none_in_progress(&self, number: u32, limit: Limit) -> SysResult<()> {
+        let _ = self.works.finish(number, limit);
         if self.works.is_awaited(number) { Err(Errno::INPROGRESS).by("the mounter") } else { Ok(()) }
     }
 
     /// Begins it once what is in progress is over, and waits for it.
-    fn work(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
-        self.none_in_progress(number)?;
+    fn work(&self, pool: &PoolName, number: u32, what: OnFilesystem, limit: Limit) -> SysResult<()> {
+        self.none_in_progress(number, limit)?;
         let line = self.begin(pool, number, what.clone())?;
         let (Some(line), OnFilesystem::Work(work)) = (line, what) else { return Ok(()) };
-        self.works.wait(number, work, line, PATIENCE)
+        self.works.wait(number, work, line, limit)
     }
 }
 

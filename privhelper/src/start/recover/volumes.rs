@@ -22,6 +22,7 @@ const NO_QUOTAS: [Errno; 4] = [Errno::NOSYS, Errno::SRCH, Errno::OPNOTSUPP, Errn
 /// What an entry of a pool with a volume's name turns out to be.
 enum Found {
     Live,
+    Unfinished(Box<Volume>),
     Deleted,
     Foreign,
 }
@@ -42,7 +43,7 @@ impl Recovery {
 
     /// Goes through a pool's entries, once.
     fn scan(&mut self, pool: &Arc<Pool>, served: &Served) -> SysResult<()> {
-        let mut names = Vec::new();
+        let (mut names, mut unfinished) = (Vec::new(), Vec::new());
         walk::each_entry(&served.directory, |name| {
             names.push(name.to_string_lossy().into_owned());
             Ok(())
@@ -58,21 +59,32 @@ impl Recovery {
                 Entry::OfPool => continue,
                 Entry::Foreign => Found::Foreign,
                 Entry::Unfinished | Entry::Deleted(_) => Found::Deleted,
-                Entry::Volume(id) => self.adopt(pool, served, &id).unwrap_or_else(|why| {
-                    self.refuse(pool, &id, &why);
-                    self.volumes.set_aside(pool, share_of(pool, served, &name).unwrap_or_default());
-                    Found::Live
-                }),
+                Entry::Volume(id) => match self.adopt(pool, served, &id) {
+                    Ok(Found::Unfinished(volume)) => {
+                        unfinished.push((id, *volume));
+                        continue;
+                    }
+                    found => found.unwrap_or_else(|why| {
+                        self.set_aside(pool, served, &id, &why);
+                        Found::Live
+                    }),
+                },
             };
             match found {
-                Found::Live => {}
+                Found::Live | Found::Unfinished(_) => {}
                 Found::Deleted => self.adopt_deleted(pool, served, name)?,
                 Found::Foreign => {
                     log::warning!("an entry of the pool is not a volume pool={} name={name:?}", pool.config.name);
                 }
             }
         }
-        Ok(())
+        self.end_groups(pool, served, unfinished)
+    }
+
+    /// Does not serve a volume that has not been added. What it was promised is promised to nobody else.
+    fn set_aside(&mut self, pool: &Pool, served: &Served, id: &VolumeId, refusal: &Refusal) {
+        self.refuse(pool, id, refusal);
+        self.volumes.set_aside(pool, share_of(pool, served, id.as_str()).unwrap_or_default());
     }
 
     /// Does not serve a volume. What it was promised is promised to nobody else.
@@ -148,22 +160,61 @@ impl Recovery {
                 status.id
             }
         };
+        let project = project.filter(|_| pool.has_quotas());
+        let origin = origin.map(Arc::new);
+        let volume = Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) };
+        if volume.is_unfinished() {
+            return Ok(Found::Unfinished(Box::new(volume)));
+        }
+        self.add(id, volume).map(|()| Found::Live)
+    }
+
+    /// Adds a volume, unless there is another with its content or its id.
+    fn add(&mut self, id: &VolumeId, volume: Volume) -> Result<(), Refusal> {
+        let (pool, content) = (Arc::clone(&volume.pool), volume.content);
         if let Some(other) = self.owners.get(&content).cloned() {
             let shared_with = |id: &VolumeId| {
                 Why::Ambiguous.because(format!("its image is also that of volume {id}: remove one of its two names"))
             };
-            self.refuse(pool, &other, &shared_with(id));
+            self.refuse(&pool, &other, &shared_with(id));
             return Err(shared_with(&other));
         }
-        let project = project.filter(|_| pool.has_quotas());
-        let origin = origin.map(Arc::new);
-        let volume = Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) };
         // The other one may not be served either, or have been refused already.
         if self.unserved.contains_key(id) || !self.volumes.add(id.clone(), volume) {
             return Err(Why::Ambiguous.because("another pool has a volume with the same id"));
         }
         self.owners.insert(content, id.clone());
-        Ok(Found::Live)
+        Ok(())
+    }
+
+    /// Decides about the snapshots of a pool that do not say that all that were to be taken along with them are there. Where one
+    /// of these says so, all are. Otherwise nobody was told, and they are deleted, unless that one may be among what is not served.
+    fn end_groups(&mut self, pool: &Arc<Pool>, served: &Served, unfinished: Vec<(VolumeId, Volume)>) -> SysResult<()> {
+        let is_all_served = self.unserved.values().all(|(name, _)| *name != pool.config.name);
+        let mut completed = false;
+        for (id, mut volume) in unfinished {
+            let mut written = Ok(());
+            if self.volumes.any(|other| !other.is_unfinished() && other.is_along_with(&volume)) {
+                completed = true;
+                volume.record.unused = false;
+                written = volume.record.write(&served.attributes, id.as_str());
+            } else if is_all_served {
+                log::warning!(
+                    "a snapshot is deleted: others that were to be taken along with it are missing volume={id}"
+                );
+                self.adopt_deleted(pool, served, id.as_str().to_owned())?;
+                continue;
+            }
+            let written = written.map_err(|error| Refusal::from(format!("its record cannot be written: {error}")));
+            if let Err(why) = written.and_then(|()| self.add(&id, volume)) {
+                self.set_aside(pool, served, &id, &why);
+            }
+        }
+        if completed {
+            // If this fails, it is synced before anything is said of them.
+            let _ = served.noting_failure(served.sync_all());
+        }
+        Ok(())
     }
 
     /// The project of a volume's directory, which in a pool with quotas must be its own.

@@ -1,7 +1,6 @@
 use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Inodes, NameHash, SnapshotOf, VolumeKind};
 
 use super::*;
-use crate::place::kind::Kind;
 use crate::sys::walk;
 
 fn directory() -> VolumeSpec {
@@ -19,8 +18,12 @@ fn image() -> VolumeSpec {
     VolumeSpec { kind, ..directory() }
 }
 
+fn snapshot() -> VolumeSpec {
+    VolumeSpec { kind: VolumeKind::Snapshot { of: SnapshotOf::Filesystem }, ..directory() }
+}
+
 fn records() -> impl Iterator<Item = Record> {
-    let specs = [directory(), image()].into_iter();
+    let specs = [directory(), image(), snapshot()].into_iter();
     specs.flat_map(|spec| [true, false].map(|unused| Record { spec, unused }))
 }
 
@@ -127,12 +130,14 @@ fn no_flipped_bit_makes_a_used_volume_an_unused_one_or_passes_unseen() {
 
 #[test]
 fn only_the_two_layouts_are_known() {
-    let bytes = Record { spec: directory(), unused: true }.encode().expect("it fits");
-    for first in 0..=u8::MAX {
-        let mut other = bytes.clone();
-        other[0] = first;
-        let unused = Record::decode(&other).map(|record| record.unused);
-        assert_eq!(unused, [(1, false), (2, true)].into_iter().find(|(known, _)| *known == first).map(|(_, u)| u));
+    for (spec, known) in [(directory(), [(1, false), (2, true)]), (snapshot(), [(1, false), (4, true)])] {
+        let bytes = Record { spec, unused: true }.encode().expect("it fits");
+        for first in 0..=u8::MAX {
+            let mut other = bytes.clone();
+            other[0] = first;
+            let unused = Record::decode(&other).map(|record| record.unused);
+            assert_eq!(unused, known.into_iter().find(|(known, _)| *known == first).map(|(_, unused)| unused));
+        }
     }
 }
 

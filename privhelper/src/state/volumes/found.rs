@@ -21,6 +21,11 @@ impl FoundVolumes {
         self.0.volume(id).cloned()
     }
 
+    /// Returns whether one of them is like this.
+    pub fn any(&self, is_so: impl Fn(&Volume) -> bool) -> bool {
+        self.0.rows.values().any(|row| matches!(row, Row::Live(volume) if is_so(volume)))
+    }
+
     /// Adds a volume that is there; `false` if there already is one with that id.
     pub fn add(&mut self, id: VolumeId, volume: Volume) -> bool {
         self.0.add(id, volume)

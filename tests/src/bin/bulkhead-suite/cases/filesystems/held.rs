@@ -25,10 +25,10 @@ cases! {
 
 /// A process in a published directory, with copies of all mounts of its own, as a container has; it ends with this value.
 /// The kernel takes its mount away with the target, but not the directory that it is in.
-struct Holder(Child);
+pub struct Holder(Child);
 
 impl Holder {
-    fn start(rig: &Rig, target: &str) -> Result<Self> {
+    pub fn start(rig: &Rig, target: &str) -> Result<Self> {
         // The mount of the directory that a process is in is copied with all others, and the copy takes its place.
         let arguments = ["--mount", "--propagation", "private", "sleep", "600"];
         let holder = Self(Command::new("unshare").args(arguments).current_dir(rig.target(target)).spawn()?);

@@ -15,7 +15,7 @@ mod answers;
 mod crashes;
 mod damage;
 mod forged;
-mod held;
+pub mod held;
 mod kinds;
 mod life;
 mod mounter;
