@@ -282,6 +282,7 @@ fn volumes(node: &str, findings: &Findings) -> Vec<Check> {
     let name = format!("volumes on {node}");
     let missing = findings.abnormal.iter().filter(|found| found.missing).count() as u64;
     let unserved = findings.abnormal.iter().filter(|found| found.unserved).count() as u64;
+    let others = findings.abnormal.iter().filter(|found| !found.missing && !found.unserved).count() as u64;
     let orphans = findings.orphans.len() as u64;
     let mut checks = Vec::new();
     if missing > 0 {
@@ -292,6 +293,10 @@ fn volumes(node: &str, findings: &Findings) -> Vec<Check> {
     if unserved > 0 {
         let message =
             format!("{} not served: `kubectl bulkhead volumes` says which, and why", count(unserved, "volume"));
+        checks.push(Check::failed(name.clone(), message));
+    }
+    if others > 0 {
+        let message = format!("{} abnormal: `kubectl bulkhead volumes` says which, and why", count(others, "volume"));
         checks.push(Check::failed(name.clone(), message));
     }
     if orphans > 0 {

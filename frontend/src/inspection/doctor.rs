@@ -4,12 +4,15 @@ use bulkhead_model::check::Check;
 use bulkhead_model::quantity::{Quantity, count};
 use bulkhead_model::volumes::{InodeCount, Severity};
 use bulkhead_protocol::kernel::{SHARED_BLOCKS, changes_shared_blocks};
-use bulkhead_protocol::{Pool, Welcome};
+use bulkhead_protocol::{Pool, VolumeId, Welcome};
 
 use super::Inspector;
 use crate::kubernetes::Connection;
 use crate::readiness::{Part, Readiness};
-use crate::volumes::{Health, PoolState};
+use crate::volumes::{Abnormal, Health, PoolState};
+
+/// How many volumes that need attention are named.
+const NAMED: usize = 10;
 
 /// All checks, each after those that it depends on.
 pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
@@ -22,7 +25,9 @@ pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
             match inspector.volumes.pools().await {
                 Ok(pools) => {
                     checks.extend(pools.iter().map(pool));
-                    checks.extend(volumes(&inspector.volumes.health().borrow()));
+                    let health = inspector.volumes.health();
+                    checks.extend(volumes(&health.borrow()));
+                    checks.extend(abnormal(&health.borrow()));
                 }
                 Err(fault) => checks.push(Check::failed("pools", fault.to_string())),
             }
@@ -108,6 +113,21 @@ fn volumes(health: &Health) -> Vec<Check> {
             count(orphans, "volume")
         );
         checks.push(Check::note("volumes", message));
+    }
+    checks
+}
+
+/// Returns what is wrong with single volumes, as far as they were looked at.
+fn abnormal(health: &Health) -> Vec<Check> {
+    let check = |(volume, abnormal): (&VolumeId, &Abnormal)| {
+        Check::failed(format!("volume {volume}"), abnormal.message.clone())
+    };
+    let mut checks: Vec<_> = health.by_themselves().take(NAMED).map(check).collect();
+    let others = health.by_themselves().skip(NAMED).count() as u64;
+    if others > 0 {
+        let message =
+            format!("in need of attention beside these: {}; the log says which, and why", count(others, "volume"));
+        checks.push(Check::failed("volumes", message));
     }
     checks
 }

@@ -115,6 +115,12 @@ impl Health {
         self.volumes.values().filter(|abnormal| abnormal.is_unserved()).count()
     }
 
+    /// The volumes that are there and served, in pools that have not failed, and need attention all the same.
+    pub fn by_themselves(&self) -> impl Iterator<Item = (&VolumeId, &Abnormal)> {
+        let alone = |cause| matches!(cause, Cause::Measured(_) | Cause::Stuck);
+        self.volumes.iter().filter(move |(_, abnormal)| alone(abnormal.cause))
+    }
+
     /// Returns whether `pool` is not mounted on the host any more, as the helper has said last.
     pub fn is_unmounted(&self, pool: &PoolName) -> bool {
         let unmounted = PoolCondition::Reported(bulkhead_protocol::Condition::Unmounted).identity();

@@ -83,6 +83,11 @@ impl Volumes {
         self.conditions.record_unserved(unserved);
     }
 
+    /// Records that these volumes, and no others, cannot be unpublished: in which pool each is, and why.
+    pub fn record_stuck(&self, stuck: BTreeMap<VolumeId, (Option<PoolName>, String)>) {
+        self.conditions.record_stuck(stuck);
+    }
+
     /// Records that nobody needs these volumes, and no others.
     pub fn record_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
         self.conditions.record_orphans(orphans);
@@ -124,7 +129,7 @@ impl Volumes {
         if self.optional.is_decided() {
             self.conditions.record_known();
         }
-        self.record_stuck().await;
+        self.look_at_stuck().await;
         self.conditions.forget_recovered();
         for pool in pools.keys() {
             self.fail_volumes_of(pool).await?;
@@ -134,13 +139,13 @@ impl Volumes {
     }
 
     /// The volumes that cannot be unpublished need attention.
-    async fn record_stuck(&self) {
+    async fn look_at_stuck(&self) {
         let mut stuck = BTreeMap::new();
         for (volume, message) in self.stuck.overdue(Instant::now()) {
             let pool = self.helper.usage(&volume, None).await.ok().map(|usage| usage.pool);
             stuck.insert(volume, (pool, message));
         }
-        self.conditions.record_stuck(stuck);
+        self.record_stuck(stuck);
     }
 
     /// If `pool` has failed, its volumes have failed as well. No others are made in it in the meantime.

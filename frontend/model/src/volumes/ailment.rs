@@ -24,16 +24,30 @@ pub struct Ailment {
     pub name: &'static str,
 }
 
-impl Ailment {
-    /// The volume does not exist, and is needed.
-    pub const MISSING: Self = Self { effect: Effect::DataLoss, name: "missing" };
-    /// The volume exists, or may, and is not served.
-    pub const UNSERVED: Self = Self { effect: Effect::Inaccessible, name: "not_served" };
-    /// The volume cannot be unpublished.
-    pub const STUCK: Self = Self { effect: Effect::Degraded, name: "stuck" };
-    /// What serves the pools does not answer. What is published goes on working.
-    pub const HELPER_AWAY: Self = Self { effect: Effect::Degraded, name: "helper_away" };
+/// Generates a constant for each, and the list of them: `NAME = effect "name";`.
+macro_rules! without_condition {
+    ($($(#[$meaning:meta])* $constant:ident = $effect:ident $name:literal;)*) => {
+        impl Ailment {
+            $($(#[$meaning])* pub const $constant: Self = Self { effect: Effect::$effect, name: $name };)*
 
+            /// Those that no condition brings with it.
+            pub const WITHOUT_CONDITION: &'static [Self] = &[$(Self::$constant),*];
+        }
+    };
+}
+
+without_condition! {
+    /// The volume does not exist, and is needed.
+    MISSING = DataLoss "missing";
+    /// The volume exists, or may, and is not served.
+    UNSERVED = Inaccessible "not_served";
+    /// The volume cannot be unpublished.
+    STUCK = Degraded "stuck";
+    /// What serves the pools does not answer. What is published goes on working.
+    HELPER_AWAY = Degraded "helper_away";
+}
+
+impl Ailment {
     /// Its name in CamelCase.
     pub fn reason(&self) -> String {
         let capital = |word: &str| {
