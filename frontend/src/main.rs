@@ -67,10 +67,9 @@ impl Servers {
         if options.probe {
             return Ok(Self { monitoring: None, changed_blocks: None });
         }
-        let changed_blocks = options.changed_blocks().map(|(at, directory)| ChangedBlocks::open(at, directory));
         Ok(Self {
             monitoring: options.metrics_address.map(Monitoring::open).transpose()?,
-            changed_blocks: changed_blocks.transpose()?,
+            changed_blocks: options.changed_blocks().map(|(at, directory)| ChangedBlocks::open(at, directory)),
         })
     }
 }
@@ -174,7 +173,8 @@ async fn serve(
     shutdown: Shutdown,
 ) -> Result<(), StartError> {
     let access = options.access();
-    for part in access.iter().flat_map(|_| Part::OF_AGENT) {
+    let aside = changed_blocks.iter().map(|_| Part::ChangedBlocks);
+    for part in access.iter().flat_map(|_| Part::OF_AGENT).chain(aside) {
         readiness.not_ready(part, "it waits for the privileged helper");
     }
     let (release, socket) = (env!("CARGO_PKG_VERSION"), options.helper_socket.display());
@@ -190,7 +190,7 @@ async fn serve(
     readiness.ready(Part::Helper);
     let view = if access.is_some() { View::of_agent() } else { View::without_agent() };
     if let Some(changed_blocks) = changed_blocks {
-        tokio::spawn(changed_blocks.serve(view.clone(), shutdown.clone()));
+        tokio::spawn(changed_blocks.serve(view.clone(), readiness.clone(), shutdown.clone()));
     }
     let inspector = Inspector {
         helper: helper.clone(),

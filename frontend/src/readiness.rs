@@ -1,4 +1,4 @@
-//! What has to work before this process is ready, and why it does not yet.
+//! What has to work before this process is ready, and why it does not yet; and what works beside that, or does not.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -37,6 +37,8 @@ pub enum Part {
     PersistentVolumes,
     /// No other agent works on the node. It is declared once one does.
     Alone,
+    /// Backup programs are told what has changed. It is declared where that is wanted.
+    ChangedBlocks,
 }
 
 impl Part {
@@ -53,6 +55,11 @@ impl Part {
         }
     }
 
+    /// Returns whether nothing that volumes need depends on it: the process is ready without it.
+    fn is_aside(self) -> bool {
+        self == Self::ChangedBlocks
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Helper => "helper",
@@ -63,6 +70,7 @@ impl Part {
             Self::Classes => "watch-storageclasses",
             Self::PersistentVolumes => "watch-persistentvolumes",
             Self::Alone => "only-agent",
+            Self::ChangedBlocks => "changed-blocks",
         }
     }
 }
@@ -101,10 +109,11 @@ impl Readiness {
         }
     }
 
-    /// The parts that do not work, each with the reason.
+    /// The parts without which it is not ready and that do not work, each with the reason.
     pub fn missing(&self) -> Vec<String> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing = state.parts.iter().filter_map(|(part, reason)| Some((part.name(), reason.as_ref()?)));
+        let parts = state.parts.iter().filter(|(part, _)| !part.is_aside());
+        let missing = parts.filter_map(|(part, reason)| Some((part.name(), reason.as_ref()?)));
         missing.map(|(part, reason)| format!("{part} not ready: {reason}")).collect()
     }
 
@@ -127,7 +136,8 @@ impl Readiness {
         }
         let lost = reason.clone().filter(|_| state.was_ready);
         state.parts.insert(part, reason);
-        let is_ready = state.parts.values().all(Option::is_none) && state.parts.contains_key(&Part::Csi);
+        let mut needed = state.parts.iter().filter(|(part, _)| !part.is_aside());
+        let is_ready = needed.all(|(_, reason)| reason.is_none()) && state.parts.contains_key(&Part::Csi);
         match (is_ready, lost) {
             (true, _) if !state.was_ready => info!("ready"),
             (false, Some(reason)) => warn!(part = part.name(), "not ready: {reason}"),
@@ -143,6 +153,7 @@ impl Readiness {
         for (part, reason) in &state.parts {
             match reason {
                 None => text += &format!("[+]{} ok\n", part.name()),
+                Some(reason) if part.is_aside() => text += &format!("[!]{} not ready: {reason}\n", part.name()),
                 Some(reason) => text += &format!("[-]{} not ready: {reason}\n", part.name()),
             }
         }
@@ -178,5 +189,18 @@ mod tests {
         readiness.not_ready(Part::Agent, "no\n[+]agent ok\nready");
         assert!(readiness.report().1.contains("[-]agent not ready: no\\n[+]agent ok\\nready\n"));
         assert!(!readiness.report().0 && readiness.report().1.contains("[-]helper not ready: it is away\n"));
+    }
+
+    #[test]
+    fn it_is_ready_without_what_volumes_do_not_need_and_says_so() {
+        let readiness = Readiness::default();
+        readiness.not_ready(Part::ChangedBlocks, "there is no certificate");
+        assert!(!readiness.report().0, "that says nothing about volumes");
+        readiness.ready(Part::Csi);
+        let told = "[+]csi-socket ok\n[!]changed-blocks not ready: there is no certificate\nready\n";
+        assert_eq!(readiness.report(), (true, told.to_owned()));
+        assert!(readiness.missing().is_empty() && readiness.is_waiting(Part::ChangedBlocks));
+        readiness.ready(Part::ChangedBlocks);
+        assert!(readiness.report().1.contains("[+]changed-blocks ok\n"));
     }
 }

@@ -26,6 +26,9 @@ pub const PODS: &str = "app.kubernetes.io/name=bulkhead";
 /// The name of the port at which they serve metrics and probes.
 const PORT: &str = "metrics";
 
+/// What the agents call the part that tells backup programs what has changed.
+const CHANGED_BLOCKS: &str = "changed-blocks";
+
 /// How many agents are queried at the same time.
 pub const SIDE_BY_SIDE: usize = 16;
 
@@ -59,6 +62,8 @@ pub struct Agent {
     pub pools: BTreeMap<String, Pool>,
     /// What namespaces have, by pool and namespace; empty where that is not limited.
     pub holdings: BTreeMap<(String, String), Holding>,
+    /// Whether backup programs are told what has changed; `None` where nobody wants that.
+    pub serves_changed_blocks: Option<bool>,
 }
 
 /// What a namespace has of a pool, as far as its agent says.
@@ -204,6 +209,14 @@ impl AgentPod {
         if status == StatusCode::OK || !parts.is_empty() { Ok(parts) } else { Err(Unread::Status(status)) }
     }
 
+    /// Why it tells backup programs nothing, in its own words.
+    pub async fn without_changed_blocks(&self, client: &Client) -> Result<String, Unread> {
+        let (_, report) = self.get(client, "readyz").await?;
+        let begin = format!("[!]{CHANGED_BLOCKS} not ready: ");
+        let why = report.lines().find_map(|line| line.strip_prefix(&begin));
+        Ok(why.unwrap_or("it has been so until now: look again").to_owned())
+    }
+
     async fn metrics(&self, client: &Client) -> Result<Agent, Unread> {
         self.exposition(client).await.map(|text| Agent::of(&text))
     }
@@ -295,6 +308,9 @@ impl Agent {
             if sample.name == "bulkhead_build_info" {
                 agent.release = sample.label("version").unwrap_or_default().to_owned();
             }
+            if sample.name == "bulkhead_ready" && sample.label("part") == Some(CHANGED_BLOCKS) {
+                agent.serves_changed_blocks = Some(sample.value != 0.0);
+            }
             if let Some((pool, namespace)) = sample.label("pool").zip(sample.label("namespace")) {
                 let of = (pool.to_owned(), namespace.to_owned());
                 agent.holdings.entry(of).or_default().note(&sample);
@@ -371,10 +387,12 @@ mod tests {
              bulkhead_pool_condition{pool=\"fast\",condition=\"errors\"} 0\n\
              bulkhead_pool_condition{pool=\"slow\",condition=\"of a later release\"} 1\n\
              bulkhead_pool_cordoned{pool=\"slow\"} 1\n\
+             bulkhead_ready{part=\"helper\"} 1\n\
+             bulkhead_ready{part=\"changed-blocks\"} 0\n\
              bulkhead_namespace_promised_bytes{pool=\"fast\",namespace=\"shop\"} 4096\n\
              bulkhead_namespace_share_used_ratio{pool=\"fast\",namespace=\"shop\"} 0.5\n",
         );
-        assert_eq!(agent.release, "0.1.0");
+        assert_eq!((agent.release.as_str(), agent.serves_changed_blocks), ("0.1.0", Some(false)));
         let fast = &agent.pools["fast"];
         assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
         assert_eq!((fast.filesystem_limit, fast.filesystems), (Some(300), Some(2)));

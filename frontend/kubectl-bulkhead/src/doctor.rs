@@ -20,7 +20,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use crate::agents::{self, Pool};
+use crate::agents::{self, Agent, AgentPod, Pool};
 use crate::classes::{self, Pools};
 use crate::cluster::{ACCOUNT, Cluster, Failure};
 use crate::decoys;
@@ -60,6 +60,8 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
         match read {
             Ok(agent) => {
                 checks.extend(agent.pools.iter().map(|(name, found)| pool(&node, name, found)));
+                let pod = members.get(&node).and_then(|member| member.pod.as_ref());
+                checks.extend(changed_blocks(cluster, &node, &agent, pod).await);
                 if let Some(known) = &mut pools {
                     for (name, pool) in agent.pools {
                         *known.entry(name).or_default() |= pool.filesystem_limit.is_some_and(|limit| limit > 0);
@@ -227,6 +229,16 @@ async fn not_ready(cluster: &Cluster, member: &Member) -> String {
     };
     let ends = pod.ends.iter().map(|(container, words)| format!("; {container} ended: {words}"));
     std::iter::once(told).chain(ends).collect()
+}
+
+/// Returns whether an agent tells backup programs what has changed, if it is to.
+async fn changed_blocks(cluster: &Cluster, node: &str, agent: &Agent, pod: Option<&AgentPod>) -> Option<Check> {
+    let name = format!("changed blocks on {node}");
+    if agent.serves_changed_blocks? {
+        return Some(Check::ok(name, "served to backup programs"));
+    }
+    let why = pod?.without_changed_blocks(&cluster.client).await;
+    Some(Check::failed(name, why.unwrap_or_else(|unread| format!("not served: see the agent's log; {unread}"))))
 }
 
 /// How long a claim may wait for the agent of its node. The agent takes milliseconds.

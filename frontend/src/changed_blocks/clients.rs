@@ -49,7 +49,7 @@ pub struct Client {
 pub struct Place(Arc<crowd::Client<OwnedFd>>);
 
 /// The clients that connect to `listener`, each once keys are agreed on.
-pub fn accept(listener: TcpListener, certificate: Certificate) -> impl Stream<Item = io::Result<Client>> {
+pub fn accept(listener: TcpListener, certificate: Arc<Certificate>) -> impl Stream<Item = io::Result<Client>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         tokio::select! {

@@ -12,16 +12,19 @@
 //! - `places`: how many calls there may be, and for how long
 //! - `clients`: the clients that are connected
 //! - `certificate`: what the service shows them
+//! - `dates`: whether that is valid
 
 mod asked;
 mod certificate;
 mod clients;
+mod dates;
 mod passing;
 mod places;
 mod service;
 
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::transport::Server;
@@ -32,6 +35,7 @@ use self::service::Service;
 use crate::kubernetes::View;
 use crate::listening::{ListenAddress, ListenError};
 use crate::proto::snapshotmetadata::snapshot_metadata_server::SnapshotMetadataServer;
+use crate::readiness::{Part, Readiness};
 use crate::server::Shutdown;
 
 /// The longest message that is accepted, in bytes. The longest part of one is a token of a few kilobytes.
@@ -53,28 +57,36 @@ const KEEPALIVE_ANSWERS: Duration = Duration::from_secs(20);
 /// What is opened before entering the sandbox, in which this process cannot listen.
 #[derive(Debug)]
 pub struct ChangedBlocks {
-    listener: TcpListener,
-    certificate: Certificate,
+    listener: Result<TcpListener, ListenError>,
+    directory: PathBuf,
 }
 
 impl ChangedBlocks {
-    /// Starts listening. The certificate and its key are in `directory`, and read when they are needed.
-    ///
-    /// # Errors
-    /// When the address cannot be used.
-    pub fn open(at: ListenAddress, directory: PathBuf) -> Result<Self, ListenError> {
-        Ok(Self { listener: at.listen("changed blocks")?, certificate: Certificate::in_directory(directory) })
+    /// Starts listening, if that is possible: volumes need none of this. The certificate and its key are in `directory`, and
+    /// read when they are needed.
+    pub fn open(at: ListenAddress, directory: PathBuf) -> Self {
+        Self { listener: at.listen("changed blocks"), directory }
     }
 
-    /// Serves until `shutdown` begins. Callers and snapshots are those that the agent of `view` knows.
-    pub async fn serve(self, view: View, shutdown: Shutdown) {
-        let listener = match tokio::net::TcpListener::from_std(self.listener) {
+    /// Serves until `shutdown` begins, and records in `readiness` whether it can. Callers and snapshots are those that the
+    /// agent of `view` knows.
+    pub async fn serve(self, view: View, readiness: Readiness, shutdown: Shutdown) {
+        let cannot = |why: String| {
+            error!("changed blocks are not served: {why}");
+            readiness.not_ready(Part::ChangedBlocks, format!("changed blocks are not served: {why}"));
+        };
+        let listener = match self.listener {
+            Ok(listener) => tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string()),
+            Err(error) => Err(format!("{error} Once it is free, restart the agent, which listens only when it starts")),
+        };
+        let listener = match listener {
             Ok(listener) => listener,
-            Err(error) => return error!("changed blocks are not served: {error}"),
+            Err(why) => return cannot(why),
         };
         if let Ok(address) = listener.local_addr() {
             info!(%address, "serving changed blocks");
         }
+        let certificate = Arc::new(Certificate::in_directory(self.directory, readiness.clone()));
         let service = SnapshotMetadataServer::new(Service::new(view)).max_decoding_message_size(LONGEST_MESSAGE);
         let server = Server::builder()
             .max_concurrent_streams(CALLS)
@@ -84,9 +96,13 @@ impl ChangedBlocks {
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE_ANSWERS))
             .add_service(service);
-        let clients = clients::accept(listener, self.certificate);
-        if let Err(error) = server.serve_with_incoming_shutdown(clients, shutdown.begun()).await {
-            error!("changed blocks are not served any more: {error}");
+        let clients = clients::accept(listener, Arc::clone(&certificate));
+        let served = tokio::select! {
+            served = server.serve_with_incoming_shutdown(clients, shutdown.begun()) => served,
+            never = certificate.watch() => match never {},
+        };
+        if let Err(error) = served {
+            cannot(format!("{error}; restart the agent"));
         }
     }
 }

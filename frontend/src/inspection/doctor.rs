@@ -35,6 +35,7 @@ pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
         Err(why) => checks.push(Check::failed("helper", why.to_string())),
     }
     checks.extend(api_server(&inspector.agent.connection().await));
+    checks.extend(inspector.readiness.as_ref().and_then(changed_blocks));
     checks
 }
 
@@ -130,6 +131,15 @@ fn abnormal(health: &Health) -> Vec<Check> {
         checks.push(Check::failed("volumes", message));
     }
     checks
+}
+
+/// Returns whether backup programs are served, where that is wanted.
+fn changed_blocks(readiness: &Readiness) -> Option<Check> {
+    let name = "changed blocks";
+    readiness.state(Part::ChangedBlocks).map(|state| match state {
+        Ok(()) => Check::ok(name, "served to backup programs"),
+        Err(why) => Check::failed(name, why),
+    })
 }
 
 fn api_server(connection: &Connection) -> Vec<Check> {

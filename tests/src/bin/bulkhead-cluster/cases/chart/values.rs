@@ -410,7 +410,9 @@ fn changed_blocks_are_served_where_that_is_wanted(cluster: &mut Cluster) -> Resu
     {
         ensure!(text.contains(part), "no {part} in {frontend:#}");
     }
-    ensure!(pod["volumes"].to_string().contains(r#""secretName":"bulkhead-snapshot-metadata""#), "{pod:#}");
+    // The agent starts without it, too.
+    let secret = r#""optional":true,"secretName":"bulkhead-snapshot-metadata""#;
+    ensure!(pod["volumes"].to_string().contains(secret), "{pod:#}");
     let policy = &named(&objects, "NetworkPolicy", "bulkhead")?["spec"]["ingress"];
     let agents = json!({ "podSelector": { "matchLabels": { "app.kubernetes.io/name": "bulkhead" } } });
     let from = json!([agents, { "ipBlock": { "cidr": "192.0.2.0/24" } }]);

@@ -1,20 +1,27 @@
-//! What the doctor finds wrong with nodes, capacity and claims.
+//! What the doctor finds wrong with nodes, capacity, claims, and what backup programs are told.
+
+use std::fs::{self, Permissions};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::manifests;
+use bulkhead_tests::cluster::manifests::{self, NAMESPACE};
+use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, claim, on, pod, volume};
-use bulkhead_tests::commands::Printed;
+use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::kubelet::DRIVER;
+use bulkhead_tests::monitoring;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, from_value, json};
 
-use super::plugin;
+use super::{agent_pod, plugin};
 
 cases! {
     on Cluster;
@@ -23,6 +30,7 @@ cases! {
     a_node_without_its_label_is_named,
     a_claim_that_no_agent_serves_is_named: Slow,
     a_volume_that_holds_a_claim_up_is_named,
+    backup_programs_that_are_not_served_are_told_of: Bare,
 }
 
 fn the_doctor_knows_the_policies_and_each_node(cluster: &mut Cluster) -> Result<()> {
@@ -129,4 +137,37 @@ fn a_volume_that_holds_a_claim_up_is_named(cluster: &mut Cluster) -> Result<()> 
     ensure!(!doctor.contains(&name), "{doctor}");
     cluster.patch_claim("data", &json!({ "metadata": { "annotations": { SELECTED_NODE: node } } }))?;
     cluster.bound("data").map(drop)
+}
+
+/// Both doctors say so, until there is a certificate.
+fn backup_programs_that_are_not_served_are_told_of(cluster: &mut Cluster) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    // Agents run as another user.
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+    cluster.add_agent_with(|rig| {
+        monitoring::serve_at(rig, &format!("{POD_ADDRESS}:0"));
+        let path = directory.path().display().to_string();
+        let address = format!("{POD_ADDRESS}:0");
+        let flags = ["--snapshot-metadata-address", &address, "--snapshot-metadata-certificate", &path];
+        rig.frontend_flags.extend(flags.map(Into::into));
+        rig.add_pool("default")
+    })?;
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].rig)?.parse()?;
+    agent_pod(cluster, NAMESPACE, address.port(), true)?;
+    let (name, socket) = (format!("changed blocks on {}", cluster.node()), cluster.agents[0].rig.kubelet.csi_socket());
+    let is_told = |outcome: &str, part: &str| {
+        cluster.access.wait(cluster.patience(), "the doctors to say how backup programs are served", || {
+            let told = plugin(cluster, &["doctor"])?.text;
+            ensure!(Printed::row(&told, &[outcome, &name])?.contains(part), "{told}");
+            let told = Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.text;
+            ensure!(Printed::row(&told, &[outcome, "changed blocks"])?.contains(part), "{told}");
+            Ok(())
+        })
+    };
+    is_told("FAILED", "tls.crt cannot be read")?;
+    let key = KeyPair::generate()?;
+    let certificate = CertificateParams::new(vec![POD_ADDRESS.to_owned()])?.self_signed(&key)?;
+    fs::write(directory.path().join("tls.key"), key.serialize_pem())?;
+    fs::write(directory.path().join("tls.crt"), certificate.pem())?;
+    is_told("ok", "served to backup programs")
 }
