@@ -1,16 +1,20 @@
 //! What the chart is made of: the same objects as the manifests, in a package as well as in its directory.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::{Cluster, manifests};
-use serde_json::Value;
+use bulkhead_tests::documented::{BACKUPS, blocks, section};
+use serde_json::{Value, json};
 
-use super::{DISK, Objects, WITH_LABELS, accept, chart, helm, key, objects, template};
+use super::{DISK, Objects, WITH_LABELS, accept, chart, disk, helm, key, objects, template, template_with};
 
 cases! {
     on Cluster;
     helm_finds_no_fault_with_the_chart: Bare + Long,
     with_their_pool_it_makes_the_objects_of_kustomize: Bare + Long,
+    with_changed_blocks_it_makes_the_objects_of_the_component: Bare + Long,
     its_objects_have_the_usual_labels: Bare + Long,
     its_package_makes_the_same_objects: Bare + Long,
     the_api_server_accepts_both_forms: Bare + Long,
@@ -23,21 +27,50 @@ fn helm_finds_no_fault_with_the_chart(_: &mut Cluster) -> Result<()> {
 }
 
 fn with_their_pool_it_makes_the_objects_of_kustomize(cluster: &mut Cluster) -> Result<()> {
-    let kubeconfig = cluster.access.kubeconfig();
     for form in FORMS {
-        let overlay = manifests::build(&kubeconfig, &format!("overlays/{form}"))?;
-        let labels = manifests::build(&kubeconfig, "labels")?;
-        let mut expected = comparable(objects(cluster, &format!("{overlay}\n---\n{labels}"))?);
-        // helm creates the release's namespace itself.
-        expected.retain(|(kind, _), _| kind != "Namespace");
+        let overlay = manifests::build(&cluster.access.kubeconfig(), &format!("overlays/{form}"))?;
         let made = template(&[WITH_LABELS, "--set", &format!("form={form},{DISK}")])?.succeeded()?;
-        let made = comparable(objects(cluster, &made)?);
-        let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
-        ensure!(names(&expected) == names(&made), "{form}: {:?} instead of {:?}", names(&made), names(&expected));
-        for (name, expected) in &expected {
-            let made = &made[name];
-            ensure!(made == expected, "{form}: {name:?} is\n{made:#}\ninstead of\n{expected:#}");
-        }
+        are_the_same(cluster, &made, &overlay).with_context(|| form)?;
+    }
+    Ok(())
+}
+
+/// As the page says to do it without the chart.
+fn with_changed_blocks_it_makes_the_objects_of_the_component(cluster: &mut Cluster) -> Result<()> {
+    let [component, service] = blocks(section(BACKUPS, "Changed blocks for backup programs")?, "yaml")
+        .try_into()
+        .ok()
+        .context("two blocks")?;
+    let scratch = tempfile::tempdir()?;
+    let overlay = manifests::copy(scratch.path())?;
+    let customization = overlay.join("kustomization.yaml");
+    fs::write(&customization, fs::read_to_string(&customization)? + &component)?;
+    let overlay = manifests::build(&cluster.access.kubeconfig(), &overlay.to_string_lossy())?;
+    accept(cluster, &overlay)?;
+    let wanted = json!({ "enabled": true, "caCert": "-----BEGIN CERTIFICATE-----" });
+    let made = template_with(&json!({ "snapshotMetadata": wanted, "pools": disk() }))?.succeeded()?;
+    // Without tests of it, no API server knows that object.
+    let is_service = |object: &&str| object.contains("kind: SnapshotMetadataService");
+    let (found, others): (Vec<_>, Vec<_>) = made.split("\n---\n").partition(is_service);
+    let lines: Vec<_> = found.first().context("no SnapshotMetadataService")?.lines().collect();
+    for line in service.lines().filter(|line| !line.contains("caCert")) {
+        ensure!(lines.contains(&line), "the chart's has no line {line:?}: {lines:#?}");
+    }
+    are_the_same(cluster, &others.join("\n---\n"), &overlay)
+}
+
+/// Checks that the chart has made the objects of an overlay, and those for labels.
+fn are_the_same(cluster: &Cluster, made: &str, overlay: &str) -> Result<()> {
+    let labels = manifests::build(&cluster.access.kubeconfig(), "labels")?;
+    let mut expected = comparable(objects(cluster, &format!("{overlay}\n---\n{labels}"))?);
+    // helm creates the release's namespace itself.
+    expected.retain(|(kind, _), _| kind != "Namespace");
+    let made = comparable(objects(cluster, made)?);
+    let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
+    ensure!(names(&expected) == names(&made), "{:?} instead of {:?}", names(&made), names(&expected));
+    for (name, expected) in &expected {
+        let made = &made[name];
+        ensure!(made == expected, "{name:?} is\n{made:#}\ninstead of\n{expected:#}");
     }
     Ok(())
 }
