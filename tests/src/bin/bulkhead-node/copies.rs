@@ -16,7 +16,7 @@ const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
 const CLASS: Class = CLASSES[1];
 
 /// Creates a claim and a pod that uses it, and returns how long it took until the pod was ready.
-fn started(kubectl: &Kubectl, name: &str, source: Option<Value>) -> Result<Duration> {
+pub fn started(kubectl: &Kubectl, name: &str, source: Option<Value>) -> Result<Duration> {
     let mut claim = pods::claim(name, CLASS.name, Mode::Filesystem, &format!("{}Mi", CLASS.sizes[0]));
     if let Some(source) = source {
         claim["spec"]["dataSource"] = source;

@@ -161,7 +161,7 @@ fn the_others_go_on(story: &Story<'_>) -> Result<()> {
 fn the_room_inside_is_told(story: &Story<'_>) -> Result<()> {
     let (kubectl, image) = (&story.node.kubectl, &CLASSES[1]);
     let mebibytes = image.sizes[0] - image.log;
-    let volume: Value = kubectl.get(&["pv", &volume_of(kubectl, image)?])?;
+    let volume: Value = kubectl.get(&["pv", &volume_of(kubectl, image.claim)?])?;
     let id = volume["spec"]["csi"]["volumeHandle"].as_str().context("no handle")?;
     let [namespace, kind, name] = AGENT;
     let agent = format!("{kind}/{name}");

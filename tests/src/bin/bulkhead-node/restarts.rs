@@ -15,7 +15,7 @@ use crate::walls;
 const MOUNTS: &str = "awk '$5 ~ \"kubernetes.io~csi|volumeDevices\" { print $5 }' /proc/self/mountinfo | sort";
 
 /// Prints the process that a helper began with. The kernel keeps only fifteen bytes of a name.
-const HELPER: &str = "pgrep --oldest -x bulkhead-privhe";
+pub const HELPER: &str = "pgrep --oldest -x bulkhead-privhe";
 
 /// Returns how many times the helper has published a volume since the machine's boot, however it is deployed.
 fn published(machine: &Machine) -> Result<u64> {

@@ -74,7 +74,8 @@ syscall(429, $tree, $nothing, -100, $place, 4) == 0 or die "move_mount: $!";
 pub fn volumes_are_mapped_for_user_namespaces(story: &mut Story<'_>) -> Result<()> {
     let (kubectl, machine) = (&story.node.kubectl, &story.node.machine);
     for class in &CLASSES {
-        let target = format!("/var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/{}/mount", volume_of(kubectl, class)?);
+        let target =
+            format!("/var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/{}/mount", volume_of(kubectl, class.claim)?);
         let told = machine.run(&format!(
             "set -e
             mkdir -p /run/mapped
@@ -125,12 +126,12 @@ pub fn a_label_for_a_mount_is_refused(story: &mut Story<'_>) -> Result<()> {
 
 fn edit_options(kubectl: &Kubectl, class: &Class, options: &Value) -> Result<()> {
     let patch = json!({ "spec": { "mountOptions": options } }).to_string();
-    kubectl.run(&["patch", "pv", &volume_of(kubectl, class)?, "--type=merge", "--patch", &patch]).map(drop)
+    kubectl.run(&["patch", "pv", &volume_of(kubectl, class.claim)?, "--type=merge", "--patch", &patch]).map(drop)
 }
 
-/// The PersistentVolume of the class's claim.
-pub fn volume_of(kubectl: &Kubectl, class: &Class) -> Result<String> {
-    let claim = kubectl.get(&["pvc", class.claim])?;
+/// The PersistentVolume of a claim.
+pub fn volume_of(kubectl: &Kubectl, claim: &str) -> Result<String> {
+    let claim = kubectl.get(&["pvc", claim])?;
     Ok(claim["spec"]["volumeName"].as_str().context("the claim has no volume")?.to_owned())
 }
 
