@@ -181,6 +181,9 @@ fn check_configured(held: &Held<'_>) -> Result<(), Error> {
 /// Mounts the filesystem of a volume unless it is mounted.
 pub fn mount(held: &mut Held<'_>) -> Result<(), Error> {
     let (volume, _) = held.existing(Kind::Filesystem)?;
+    if held.state.loops.is_silent(held.id) {
+        return Err(busy(format!("volume {} has a device that has not answered; try again", held.id)));
+    }
     held.check_content()?;
     check_mark(held.id, volume)?;
     check_configured(held)?;

@@ -67,15 +67,12 @@ enum Found {
 ///
 /// # Errors
 /// `AlreadyExists` when something else has one of their ids, or one of a complete group is gone: another would be of another
-/// moment. As for any request about a volume that is not known when one of them may be where it is not seen.
+/// moment. As for any request about a volume that is not served when one of them is not.
 fn found(sources: &[Held<'_>], copies: &[Held<'_>], name_hash: NameHash) -> Result<Found, Error> {
     for (source, copy) in sources.iter().zip(copies) {
-        if is_there(copy, source.id, |spec| is_snapshot(spec, name_hash))? {
-            continue;
-        }
-        let unknown = copy.state.unknown(copy.id);
-        if unknown.kind != ErrorKind::NotFound {
-            return Err(unknown);
+        let is_known = is_there(copy, source.id, |spec| is_snapshot(spec, name_hash))?;
+        if !is_known && copy.state.unserved.contains_key(copy.id) {
+            return Err(copy.state.unknown(copy.id));
         }
     }
     let known = || copies.iter().filter_map(|copy| Some((copy.id, copy.known()?)));
@@ -129,10 +126,23 @@ struct Original<'a> {
 
 /// Takes the snapshots, of which there are none. If that fails, some may be there, and are to be deleted.
 fn take(sources: &mut [Held<'_>], copies: &mut [Held<'_>], name_hash: NameHash) -> Result<(), Error> {
+    check(sources, name_hash)?;
     mount_again(sources)?;
     let (sources, mut originals) = (&*sources, Vec::new());
     let taken = prepare(sources, name_hash, &mut originals).and_then(|()| copy(sources, copies, &originals));
     taken.inspect_err(|_| originals.iter().for_each(|original| original.ready.give_up()))
+}
+
+/// Checks what can be told of all before anything is done to one.
+fn check(sources: &[Held<'_>], name_hash: NameHash) -> Result<(), Error> {
+    for source in sources {
+        let (volume, _) = spec_of_snapshot(source, name_hash)?;
+        check_unwritten(source, volume)?;
+        if source.state.loops.is_silent(source.id) {
+            return Err(out_of_reach(source.id));
+        }
+    }
+    Ok(())
 }
 
 /// Has those filesystems mounted that have a device and are not mounted here: if a process has one from before, this finds the
@@ -154,15 +164,9 @@ fn mount_again(sources: &mut [Held<'_>]) -> Result<(), Error> {
 
 /// Finds out whether all can be copied, and makes them ready.
 fn prepare<'a>(sources: &'a [Held<'_>], name_hash: NameHash, originals: &mut Vec<Original<'a>>) -> Result<(), Error> {
-    let found: Vec<_> = sources.iter().map(|source| spec_of_snapshot(source, name_hash)).collect::<Result<_, _>>()?;
-    for (source, (volume, _)) in sources.iter().zip(&found) {
-        if source.state.loops.is_silent(source.id) {
-            return Err(out_of_reach(source.id));
-        }
-        check_unwritten(source, volume)?;
-    }
     let (copied, limit) = (time_of_day(), Limit::from_now(PATIENCE));
-    for (source, (volume, spec)) in sources.iter().zip(found) {
+    for source in sources {
+        let (volume, spec) = spec_of_snapshot(source, name_hash)?;
         if limit.left().is_zero() {
             return Err(busy(format!("too much has yet to be written to volume {} and others; try again", source.id)));
         }

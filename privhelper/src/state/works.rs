@@ -54,16 +54,16 @@ impl Works {
 
     /// Waits for the answer over a line. `INPROGRESS` if it takes longer, or nobody is left to give one.
     fn wait(&self, number: u32, work: Work, line: OwnedFd, limit: Limit) -> SysResult<()> {
-        let mut answer = [0; 4];
+        let (mut answer, mut was_frozen) = ([0; 4], false);
         loop {
             set_patience(&line, limit.left())?;
             let received = packet::receive(&line, &mut answer);
             let is_interrupted = matches!(received, Err(SysError { errno: Errno::INTR, .. }));
             // That it was kept frozen for a while is not how it ended.
             let is_frozen = matches!(received, Ok(Received::Packet(4))) && i32::from_ne_bytes(answer) == FROZEN;
-            // Whoever answers may go on like that.
-            let is_to_go_on = (is_interrupted || is_frozen) && !limit.left().is_zero();
-            if is_to_go_on {
+            // The end may be there already; but whoever answers may go on like that.
+            let is_first = is_frozen && !std::mem::replace(&mut was_frozen, true);
+            if is_first || ((is_interrupted || is_frozen) && !limit.left().is_zero()) {
                 continue;
             }
             if is_interrupted || is_frozen || matches!(received, Err(SysError { errno: Errno::AGAIN, .. })) {
@@ -132,8 +132,9 @@ impl Placer {
     /// As [`Self::on_filesystem`], when the limit is over.
     pub fn thaw(&self, pool: &PoolName, number: u32, limit: Limit) -> SysResult<()> {
         match self.works.finish(number, limit) {
-            Some((Work::Settle | Work::Hold, Ok(()))) => Ok(()),
+            Some((Work::Settle | Work::Hold | Work::Thaw, Ok(()))) => Ok(()),
             Some((Work::Settle | Work::Hold, Err(error))) if error.errno != Errno::INPROGRESS => Ok(()),
+            Some((Work::Thaw, Err(error))) if error.errno == Errno::INVAL => Ok(()),
             _ => self.work(pool, number, OnFilesystem::Work(Work::Thaw), limit),
         }
     }

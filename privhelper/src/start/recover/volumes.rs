@@ -190,7 +190,6 @@ impl Recovery {
     /// Decides about the snapshots of a pool that do not say that all that were to be taken along with them are there. Where one
     /// of these says so, all are. Otherwise nobody was told, and they are deleted, unless that one may be among what is not served.
     fn end_groups(&mut self, pool: &Arc<Pool>, served: &Served, unfinished: Vec<(VolumeId, Volume)>) -> SysResult<()> {
-        let is_all_served = self.unserved.values().all(|(name, _)| *name != pool.config.name);
         let mut completed = false;
         for (id, mut volume) in unfinished {
             let mut written = Ok(());
@@ -198,7 +197,7 @@ impl Recovery {
                 completed = true;
                 volume.record.unused = false;
                 written = volume.record.write(&served.attributes, id.as_str());
-            } else if is_all_served {
+            } else if self.unserved.values().all(|(name, _)| *name != pool.config.name) {
                 log::warning!(
                     "a snapshot is deleted: others that were to be taken along with it are missing volume={id}"
                 );
