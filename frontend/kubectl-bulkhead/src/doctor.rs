@@ -107,6 +107,7 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     let snapshots = snapshots.unwrap_or_default();
     checks.extend(uncontrolled::find(cluster, &volumes).await?);
     checks.extend(snapshots::unowned(&snapshots));
+    checks.extend(snapshots::unowned(&snapshots::groups(cluster).await?.unwrap_or_default()));
     let exists = |node: &str| members.get(node).is_some_and(|member| member.exists);
     checks.extend(snapshots::on_lost_nodes(&snapshots, exists, |node| search.from(node).next().is_some()));
     let lost = Lost::find(cluster).await?;

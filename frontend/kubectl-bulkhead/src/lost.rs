@@ -6,6 +6,7 @@ use bulkhead_console::report::{Report, Table};
 use bulkhead_model::exported::ExportedSnapshot;
 use bulkhead_model::findings::OrphanedVolume;
 use bulkhead_model::quantity::{Quantity, parse};
+use bulkhead_model::volumes::group_of;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -22,6 +23,8 @@ pub struct Lost {
     pub claims: Vec<(String, PersistentVolumeClaim)>,
     /// Snapshots that were on them.
     pub snapshots: Vec<Snapshot>,
+    /// Groups of such snapshots.
+    pub groups: Vec<Snapshot>,
 }
 
 impl Lost {
@@ -32,9 +35,12 @@ impl Lost {
         volumes.retain(|volume| !volume.node.is_empty() && !nodes.contains(&volume.node));
         let mut claims = cluster.waiting(cluster.unbound_claims().await?);
         claims.retain(|(node, _)| !nodes.contains(node));
+        let is_lost = |snapshot: &Snapshot| !snapshot.node.is_empty() && !nodes.contains(&snapshot.node);
         let mut snapshots = snapshots::all(cluster).await?.unwrap_or_default();
-        snapshots.retain(|snapshot| !snapshot.node.is_empty() && !nodes.contains(&snapshot.node));
-        Ok(Self { volumes, claims, snapshots })
+        snapshots.retain(is_lost);
+        let mut groups = snapshots::groups(cluster).await?.unwrap_or_default();
+        groups.retain(is_lost);
+        Ok(Self { volumes, claims, snapshots, groups })
     }
 
     /// Only what belongs to `node`.
@@ -42,12 +48,13 @@ impl Lost {
         self.volumes.retain(|volume| volume.node == node);
         self.claims.retain(|(waits_for, _)| waits_for == node);
         self.snapshots.retain(|snapshot| snapshot.node == node);
+        self.groups.retain(|group| group.node == node);
         self
     }
 
     /// Returns whether nothing is left.
     pub fn is_empty(&self) -> bool {
-        self.volumes.is_empty() && self.claims.is_empty() && self.snapshots.is_empty()
+        self.volumes.is_empty() && self.claims.is_empty() && self.snapshots.is_empty() && self.groups.is_empty()
     }
 
     /// As a table, with the state of each entry.
@@ -60,12 +67,13 @@ impl Lost {
             let size = Quantity::from(requested(claim)).to_string();
             ["waiting".to_owned(), node.clone(), full_name(claim), size, "-".to_owned()]
         };
-        let snapshot = |snapshot: &Snapshot| {
+        let row = |state: &str, snapshot: &Snapshot| {
             let (name, content) = (snapshot.full_name(), snapshot.content.clone());
-            ["snapshot".to_owned(), snapshot.node.clone(), name, snapshot.size(), content]
+            [state.to_owned(), snapshot.node.clone(), name, snapshot.size(), content]
         };
         let rows = self.volumes.iter().map(volume).chain(self.claims.iter().map(claim));
-        let rows = rows.chain(self.snapshots.iter().map(snapshot));
+        let rows = rows.chain(self.snapshots.iter().map(|snapshot| row("snapshot", snapshot)));
+        let rows = rows.chain(self.groups.iter().map(|group| row("group", group)));
         Table::headed(["state", "node", "claim", "size", "volume"], rows)
     }
 
@@ -73,8 +81,9 @@ impl Lost {
     pub fn json(&self) -> Value {
         let waiting: Vec<_> =
             self.claims.iter().map(|(node, claim)| json!({ "node": node, "claim": full_name(claim) })).collect();
-        let snapshots: Vec<_> = self.snapshots.iter().map(Snapshot::json).collect();
-        json!({ "volumes": volumes::json(&self.volumes), "waitingClaims": waiting, "snapshots": snapshots })
+        let json = |snapshots: &[Snapshot]| snapshots.iter().map(Snapshot::json).collect::<Vec<_>>();
+        json!({ "volumes": volumes::json(&self.volumes), "waitingClaims": waiting,
+                "snapshots": json(&self.snapshots), "groups": json(&self.groups) })
     }
 }
 
@@ -140,20 +149,28 @@ struct Unnamed {
 /// Those on `nodes`. The nodes are asked first: an object is there before its snapshot, and goes after it.
 async fn unnamed_snapshots(cluster: &Cluster, nodes: BTreeSet<String>) -> Result<Unnamed, Failure> {
     let of_nodes = agents::snapshots(cluster, nodes).await;
-    let named = snapshots::all(cluster).await?.map(|all| all.into_iter().map(|snapshot| snapshot.handle).collect());
-    Ok(unnamed(of_nodes, named.as_ref()))
+    let handles = |all: Vec<Snapshot>| all.into_iter().map(|snapshot| snapshot.handle).collect();
+    let named = snapshots::all(cluster).await?.map(handles);
+    let groups = snapshots::groups(cluster).await?.map(handles).unwrap_or_default();
+    Ok(unnamed(of_nodes, named.as_ref(), &groups))
 }
 
 fn unnamed(
     of_nodes: BTreeMap<String, Result<Vec<ExportedSnapshot>, String>>,
     named: Option<&BTreeSet<String>>,
+    groups: &BTreeSet<String>,
 ) -> Unnamed {
     let mut unnamed = Unnamed::default();
     for (node, found) in of_nodes {
         match found {
             Ok(found) => {
-                let is_unnamed =
-                    |snapshot: &ExportedSnapshot| named.is_none_or(|named| !named.contains(&snapshot.snapshot));
+                let is_of_group = |id: &str| {
+                    let group = id.parse().ok().and_then(|id| group_of(&id));
+                    group.is_some_and(|group| groups.contains(group.as_str()))
+                };
+                let is_unnamed = |snapshot: &ExportedSnapshot| {
+                    named.is_none_or(|named| !named.contains(&snapshot.snapshot)) && !is_of_group(&snapshot.snapshot)
+                };
                 let found = found.into_iter().filter(is_unnamed).map(|snapshot| (node.clone(), snapshot));
                 unnamed.snapshots.extend(found);
             }
@@ -176,15 +193,17 @@ mod tests {
     fn snapshots_that_no_object_names_are_told_and_no_others() {
         let snapshot = |id: &str| ExportedSnapshot { snapshot: id.to_owned(), ..ExportedSnapshot::default() };
         let of_nodes = || {
-            let known = Ok(vec![snapshot("snapshot-1"), snapshot("by-hand")]);
+            let of_group = snapshot("groupsnapshot-1.of-0123456789abcdef");
+            let known = Ok(vec![snapshot("snapshot-1"), snapshot("by-hand"), of_group]);
             BTreeMap::from([("a".to_owned(), known), ("b".to_owned(), Err("no agent".to_owned()))])
         };
         let named = BTreeSet::from(["snapshot-1".to_owned()]);
-        let found = unnamed(of_nodes(), Some(&named));
+        let groups = BTreeSet::from(["groupsnapshot-1".to_owned()]);
+        let found = unnamed(of_nodes(), Some(&named), &groups);
         assert_eq!(found.snapshots, [("a".to_owned(), snapshot("by-hand"))]);
         assert_eq!(found.notes, ["which snapshots are on b is unknown: no agent"]);
         // What may be named is not called an orphan.
-        let found = unnamed(of_nodes(), None);
+        let found = unnamed(of_nodes(), None, &groups);
         assert!(found.snapshots.is_empty() && found.notes[1].contains("is unknown"), "{:?}", found.notes);
     }
 }

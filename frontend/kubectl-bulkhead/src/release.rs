@@ -5,11 +5,11 @@ use std::io::Write;
 use bulkhead_console::prompt::confirm;
 use bulkhead_console::report::{Report, Table};
 use bulkhead_model::objects::names::SELECTED_NODE;
-use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
-use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
 use bulkhead_model::quantity::count;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, Preconditions,
+};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -36,7 +36,10 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool, abandons_moved: bool)
     write!(std::io::stderr(), "{}", lost.table())?;
     let (volumes, claims) =
         (count(lost.volumes.len() as u64, "volume"), count(lost.claims.len() as u64, "waiting claim"));
-    let snapshots = count(lost.snapshots.len() as u64, "snapshot");
+    let mut snapshots = count(lost.snapshots.len() as u64, "snapshot");
+    if !lost.groups.is_empty() {
+        snapshots = format!("{snapshots} and {} of them", count(lost.groups.len() as u64, "group"));
+    }
     let unknown = match search.unknown.is_empty() {
         true => String::new(),
         false => format!(" Whether {} have any of it is unknown.", search.unknown.join(", ")),
@@ -54,7 +57,8 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool, abandons_moved: bool)
     for volume in &lost.volumes {
         by_hand.extend(release(cluster, volume).await?);
     }
-    for snapshot in &lost.snapshots {
+    // As long as a group is there, its snapshots stay.
+    for snapshot in lost.groups.iter().chain(&lost.snapshots) {
         give_up_snapshot(cluster, snapshot).await?;
     }
     let text = format!("node {node} is released: {volumes} given up, {claims} given back, {snapshots} given up");
@@ -106,20 +110,24 @@ pub async fn give_up(cluster: &Cluster, volume: &Volume) -> Result<(), Failure> 
     unless_gone(done).map_err(cluster.failed(operation()))
 }
 
-/// Deletes a VolumeSnapshot and its content, without waiting for the agent that would delete the snapshot.
+/// Deletes a VolumeSnapshot or a VolumeGroupSnapshot, and its content, without waiting for the agent that would delete what
+/// it stands for.
 async fn give_up_snapshot(cluster: &Cluster, snapshot: &Snapshot) -> Result<(), Failure> {
-    let (namespace, name) = &snapshot.of;
-    let snapshots: Api<VolumeSnapshot> = Api::namespaced(cluster.client.clone(), namespace);
+    let (kind, (namespace, name)) = (snapshot.kind, &snapshot.of);
+    let of_kind = |kind: &str| ApiResource::from_gvk(&GroupVersionKind::gvk(&snapshot.api_group, "v1", kind));
+    let owners: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &of_kind(kind));
     // One of that name may be for another snapshot by now.
-    let is_its = |found: VolumeSnapshot| {
-        found.status.bound_volume_snapshot_content_name.as_ref().is_none_or(|bound| *bound == snapshot.content)
+    let is_its = |found: DynamicObject| {
+        let bound = &found.data["status"][format!("bound{kind}ContentName")];
+        bound.is_null() || *bound == *snapshot.content
     };
-    let operation = || format!("deleting VolumeSnapshot {}", snapshot.full_name());
-    if snapshots.get_opt(name).await.map_err(cluster.failed(operation()))?.is_some_and(is_its) {
-        unless_gone(snapshots.delete(name, &DeleteParams::default()).await).map_err(cluster.failed(operation()))?;
+    let operation = || format!("deleting {kind} {}", snapshot.full_name());
+    if owners.get_opt(name).await.map_err(cluster.failed(operation()))?.is_some_and(is_its) {
+        unless_gone(owners.delete(name, &DeleteParams::default()).await).map_err(cluster.failed(operation()))?;
     }
-    let contents: Api<VolumeSnapshotContent> = Api::all(cluster.client.clone());
-    let operation = || format!("deleting VolumeSnapshotContent {}", snapshot.content);
+    let contents = of_kind(&format!("{kind}Content"));
+    let contents: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &contents);
+    let operation = || format!("deleting {kind}Content {}", snapshot.content);
     unless_gone(contents.delete(&snapshot.content, &only(&snapshot.uid)).await).map_err(cluster.failed(operation()))?;
     let patch = json!({ "metadata": { "uid": snapshot.uid, "finalizers": null } });
     let done = contents.patch(&snapshot.content, &PatchParams::default(), &Patch::Merge(patch)).await;

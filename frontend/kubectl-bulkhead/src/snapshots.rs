@@ -1,14 +1,18 @@
-//! `snapshots`: the snapshots of all nodes, by their objects.
+//! `snapshots`: the snapshots of all nodes, by their objects; and the groups that were taken together.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use bulkhead_console::report::{Report, Table};
 use bulkhead_model::check::Check;
+use bulkhead_model::objects::content::Content;
+use bulkhead_model::objects::group_content::VolumeGroupSnapshotContent;
 use bulkhead_model::objects::names::SNAPSHOT_GROUP;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::quantity::Quantity;
 use bulkhead_model::volumes::Place;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::serde::de::DeserializeOwned;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -18,16 +22,20 @@ use crate::cluster::{Cluster, Failure};
 /// How long a snapshot may be nobody's. The agent that has its volume takes it within seconds.
 const UNOWNED: SignedDuration = SignedDuration::from_secs(60);
 
-/// A snapshot, by its VolumeSnapshotContent.
+/// A snapshot, by its VolumeSnapshotContent; or a group, by its VolumeGroupSnapshotContent.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
+    /// The kind of the object that its owner has made: VolumeSnapshot or VolumeGroupSnapshot.
+    pub kind: &'static str,
+    /// The API group of that, and of the content.
+    pub api_group: String,
     /// The object's name.
     pub content: String,
     /// Its uid.
     pub uid: String,
     /// The node that handles it; empty if none does yet.
     pub node: String,
-    /// Namespace and name of the VolumeSnapshot that it is for.
+    /// Namespace and name of the owner's object.
     pub of: (String, String),
     /// What it is called on its node; empty if that is not known.
     pub handle: String,
@@ -40,32 +48,32 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    fn read(content: &VolumeSnapshotContent, place: &Place) -> Self {
-        let status = content.status.as_ref();
-        let bytes = status.and_then(|status| status.restore_size).and_then(|size| u64::try_from(size).ok());
+    fn read<K: Content>(content: &K, bytes: Option<i64>, place: &Place) -> Self {
         let state = match content {
             _ if content.is_being_deleted() => "Terminating",
             _ if content.is_ready() => "Ready",
             _ if content.error().is_some() => "Failed",
             _ => "Pending",
         };
-        let of = &content.spec.volume_snapshot_ref;
-        let made = content.metadata.creation_timestamp.as_ref();
+        let of = content.owner();
+        let made = content.meta().creation_timestamp.as_ref();
         Self {
+            kind: K::OWNER,
+            api_group: K::group(&()).into_owned(),
             content: content.name_any(),
-            uid: content.uid().to_owned(),
+            uid: content.object_uid().to_owned(),
             node: content.node(place).unwrap_or_default().to_owned(),
             of: (of.namespace.clone(), of.name.clone()),
             handle: content.handle().unwrap_or_default(),
             is_ready: content.is_ready(),
-            bytes,
+            bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
             state,
-            policy: content.spec.deletion_policy.clone(),
+            policy: content.deletion_policy().to_owned(),
             is_old: made.is_some_and(|made| Timestamp::now().duration_since(made.0) > UNOWNED),
         }
     }
 
-    /// `NAMESPACE/NAME` of its VolumeSnapshot.
+    /// `NAMESPACE/NAME` of its owner's object.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.of.0, self.of.1)
     }
@@ -99,12 +107,28 @@ impl Snapshot {
 /// The driver's snapshots, by node and VolumeSnapshot. `None` if the cluster does not know the kind, or the user may not
 /// list them.
 pub async fn all(cluster: &Cluster) -> Result<Option<Vec<Snapshot>>, Failure> {
-    let contents: Api<VolumeSnapshotContent> = Api::all(cluster.client.clone());
+    let size = |content: &VolumeSnapshotContent| content.status.as_ref()?.restore_size;
+    read_all(cluster, "listing VolumeSnapshotContents", size).await
+}
+
+/// The driver's groups of snapshots, in the same way.
+pub async fn groups(cluster: &Cluster) -> Result<Option<Vec<Snapshot>>, Failure> {
+    read_all(cluster, "listing VolumeGroupSnapshotContents", |_: &VolumeGroupSnapshotContent| None).await
+}
+
+async fn read_all<K>(
+    cluster: &Cluster,
+    operation: &str,
+    size: impl Fn(&K) -> Option<i64>,
+) -> Result<Option<Vec<Snapshot>>, Failure>
+where
+    K: Content + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let contents: Api<K> = Api::all(cluster.client.clone());
     let place = cluster.place("")?;
-    let own = |content: VolumeSnapshotContent| {
-        (content.spec.driver == cluster.driver).then(|| Snapshot::read(&content, &place))
-    };
-    let list = cluster.list("listing VolumeSnapshotContents", contents, ListParams::default(), own).await;
+    let own =
+        |content: K| (content.driver() == cluster.driver).then(|| Snapshot::read(&content, size(&content), &place));
+    let list = cluster.list(operation, contents, ListParams::default(), own).await;
     let mut all = match list {
         Err(failure) if failure.is_forbidden() || failure.is_unknown() => return Ok(None),
         list => list?,
@@ -130,9 +154,10 @@ pub fn unowned(all: &[Snapshot]) -> Vec<Check> {
     let unowned = all.iter().filter(|snapshot| snapshot.node.is_empty() && snapshot.is_old);
     let check = |snapshot: &Snapshot| {
         let message = format!(
-            "no node has the volume or the snapshot of {} (VolumeSnapshotContent {}): does the agent of its node run? If the node is gone for good, delete the VolumeSnapshot",
+            "no node has the volume or the snapshot of {} ({kind}Content {}): does the agent of its node run? If the node is gone for good, delete the {kind}",
             snapshot.full_name(),
-            snapshot.content
+            snapshot.content,
+            kind = snapshot.kind
         );
         Check::failed("snapshots", message)
     };
@@ -175,7 +200,8 @@ mod tests {
             content[key] = value.clone();
         }
         let place = Place::new(&"bulkhead.csi.local".parse().unwrap(), "");
-        Snapshot::read(&from_value(content).unwrap(), &place)
+        let content: VolumeSnapshotContent = from_value(content).unwrap();
+        Snapshot::read(&content, content.status.as_ref().and_then(|status| status.restore_size), &place)
     }
 
     #[test]

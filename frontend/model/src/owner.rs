@@ -33,6 +33,10 @@ pub const MOUNT_OPTIONS: &str = "mount-options";
 pub const SNAPSHOT: &str = "snapshot";
 /// The uid of the VolumeSnapshot.
 pub const SNAPSHOT_UID: &str = "snapshot-uid";
+/// Of a snapshot that was taken with others: its VolumeGroupSnapshot, in the same way.
+pub const GROUP: &str = "group";
+/// The uid of the VolumeGroupSnapshot.
+pub const GROUP_UID: &str = "group-uid";
 /// The uid of the namespace kube-system, which no two clusters share.
 pub const CLUSTER: &str = "cluster";
 

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bulkhead_model::objects::content::Content;
+use bulkhead_model::objects::group_content::VolumeGroupSnapshotContent;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::{claim, persistent_volume};
 use bulkhead_model::volumes::Place;
@@ -104,6 +106,8 @@ pub struct Stores {
     pub persistent_volumes: Known<PersistentVolume>,
     /// The objects of snapshots on this node, and those that no node has yet. The cluster may not know the kind.
     pub contents: Known<VolumeSnapshotContent>,
+    /// Likewise those of groups of snapshots.
+    pub groups: Known<VolumeGroupSnapshotContent>,
     /// Which of them have been listed.
     pub lists: FirstLists,
     /// When they are not watched any more.
@@ -194,7 +198,8 @@ impl Context {
     pub fn forget_unknown_objects(&self) {
         let mut existing: HashSet<String> = self.stores.claims.all().filter_map(|claim| claim.uid()).collect();
         existing.extend(self.stores.persistent_volumes.all().filter_map(|object| object.uid()));
-        existing.extend(self.stores.contents.all().map(|content| content.uid().to_owned()));
+        existing.extend(self.stores.contents.all().map(|content| content.object_uid().to_owned()));
+        existing.extend(self.stores.groups.all().map(|content| content.object_uid().to_owned()));
         self.memory.forget_all_but(&existing);
     }
 }

@@ -40,7 +40,7 @@ pub struct Entry {
     pub failed_expansion: Option<FailedExpansion>,
     /// Of a claim: the last attempt to change its volume's attributes, if that failed for good.
     pub failed_modification: Option<FailedModification>,
-    /// Of a VolumeSnapshotContent: the last attempt, if that failed.
+    /// Of the object of a snapshot, or of a group of them: the last attempt, if that failed.
     pub failed_attempt: Option<FailedAttempt>,
 }
 

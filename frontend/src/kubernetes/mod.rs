@@ -12,7 +12,7 @@
 //! - `work`: what the agent does in a term
 //! - `watches`: what it watches in a term
 //! - `claims`: the controller of claims, and their watch
-//! - `snapshots`: the controller of VolumeSnapshotContents, and their watch
+//! - `snapshots`: the controllers of VolumeSnapshotContents and VolumeGroupSnapshotContents, and their watch
 //! - `holdings`: what namespaces have of the node, charged before anything is made
 //! - `volumes`: the controller of PersistentVolumes, orphaned volumes, and missing ones
 //! - `heartbeat`: the node's Lease, by which everybody sees whether the agent works

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bulkhead_model::objects::claim;
+use bulkhead_model::objects::group_content::VolumeGroupSnapshotContent;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use futures::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -40,6 +41,8 @@ pub struct Watches {
     pub persistent_volumes: Changes<PersistentVolume>,
     /// The objects of snapshots that have.
     pub contents: Changes<VolumeSnapshotContent>,
+    /// Those of groups of snapshots that have.
+    pub groups: Changes<VolumeGroupSnapshotContent>,
 }
 
 /// Begins to watch what concerns `agent`, whose node has `volumes` with this ledger, until `term` ends.
@@ -59,14 +62,17 @@ pub fn begin(
     let (claims, claim_writer) = Known::new();
     let (persistent_volumes, persistent_volume_writer) = Known::new();
     let (contents, content_writer) = Known::new();
+    let (groups, group_writer) = Known::new();
     let class_events = watcher(Api::<StorageClass>::all(client.clone()), config()).backoff(Interruptions::default());
     let persistent_volume_events =
         watcher(Api::<PersistentVolume>::all(client.clone()), config().labels(&place.to_string()))
             .backoff(Interruptions::default());
     let (claim_events, claim_watch) = watch(client.clone(), scope.clone());
-    let (content_events, content_watch) = watch(client.clone(), scope);
+    let (content_events, content_watch) = watch(client.clone(), scope.clone());
+    let (group_events, group_watch) = watch(client.clone(), scope);
     term.run("watch of claims", claim_watch);
     term.run("watch of snapshots", content_watch);
+    term.run("watch of groups of snapshots", group_watch);
     let (memory, rewound) = (Arc::new(Memory::default()), Arc::new(Notify::new()));
     let forget = || {
         let (memory, rewound) = (Arc::clone(&memory), Arc::clone(&rewound));
@@ -81,13 +87,15 @@ pub fn begin(
     let persistent_volume_changes =
         follow(readiness(), lists.clone(), persistent_volume_writer, persistent_volume_events, forget()).boxed();
     let content_changes = follow(readiness(), lists.clone(), content_writer, content_events, forget()).boxed();
-    let stores = Stores { classes, claims, persistent_volumes, contents, lists, end: term.end().clone() };
+    let group_changes = follow(readiness(), lists.clone(), group_writer, group_events, forget()).boxed();
+    let stores = Stores { classes, claims, persistent_volumes, contents, groups, lists, end: term.end().clone() };
     let context = Arc::new(Context::new(client, pace, agent, volumes, stores, memory, intervals));
     let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);
     Watches {
         claims: stream::select(claim_changes, of_changed_classes).boxed(),
         persistent_volumes: persistent_volume_changes,
         contents: content_changes,
+        groups: group_changes,
         context,
         rewound,
     }

@@ -26,7 +26,7 @@ use crate::readiness::Readiness;
 
 /// Begins all work on what `watches` bring, and to renew `credential`, until `term` ends.
 pub fn begin(watches: Watches, credential: Option<Credential>, readiness: &Readiness, term: &mut Term) {
-    let Watches { context, rewound, claims, persistent_volumes, contents } = watches;
+    let Watches { context, rewound, claims, persistent_volumes, contents, groups } = watches;
     let capacity = Arc::new(CapacityReporter::new(Arc::clone(&context), rewound));
     let end = || context.stores.end.clone();
 
@@ -40,6 +40,9 @@ pub fn begin(watches: Watches, credential: Option<Credential>, readiness: &Readi
     let controller = Arc::new(ContentController::new(Arc::clone(&context)));
     let controlled = reconcile::run(controller, context.stores.contents.clone(), contents, end());
     term.control("controller of snapshots", controlled);
+    let controller = Arc::new(ContentController::new(Arc::clone(&context)));
+    let controlled = reconcile::run(controller, context.stores.groups.clone(), groups, end());
+    term.control("controller of groups of snapshots", controlled);
 
     let (registered, told) = (Arc::clone(&context), readiness.clone());
     term.run("look at the kubelet's registration", async move {

@@ -49,6 +49,10 @@ impl Contents {
 
     /// The answer to a request, if it is about snapshots.
     pub fn answer(&self, method: &Method, path: &str, query: &str, body: &Value) -> Option<Response> {
+        // The API server knows no groups of snapshots.
+        if path.starts_with("/apis/groupsnapshot.storage.k8s.io/") {
+            return Some(answer(404, &json!({ "kind": "Status", "code": 404, "reason": "NotFound" })));
+        }
         let rest = path.strip_prefix(GROUP)?;
         if !self.known.load(Ordering::Relaxed) {
             return Some(answer(404, &json!({ "kind": "Status", "code": 404, "reason": "NotFound" })));

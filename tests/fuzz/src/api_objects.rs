@@ -4,9 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use bulkhead_model::objects::class::Class;
+use bulkhead_model::objects::content::{Content, Source};
 use bulkhead_model::objects::fields::Fields;
+use bulkhead_model::objects::group_class::VolumeGroupSnapshotClass;
+use bulkhead_model::objects::group_content::VolumeGroupSnapshotContent;
 use bulkhead_model::objects::snapshot_class::VolumeSnapshotClass;
-use bulkhead_model::objects::snapshot_content::{Source, VolumeSnapshotContent, snapshot_name};
+use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
 use bulkhead_model::objects::{attributes_class, claim, owner, persistent_volume, storage_class};
 use bulkhead_model::volumes::{Mode, Place, Provisioned};
@@ -31,9 +35,14 @@ pub fn run(input: &[u8]) {
         _ => vec![input],
     };
     of(&objects, "PersistentVolume").for_each(|object| persistent_volume(&object));
-    of(&objects, "VolumeSnapshotContent").for_each(|object| content(&object));
+    of(&objects, "VolumeSnapshotContent").for_each(|object: VolumeSnapshotContent| {
+        content(&object);
+        let _ = object.mode();
+    });
+    of(&objects, "VolumeGroupSnapshotContent").for_each(|object: VolumeGroupSnapshotContent| content(&object));
     of::<VolumeSnapshot>(&objects, "VolumeSnapshot").for_each(drop);
     of::<VolumeSnapshotClass>(&objects, "VolumeSnapshotClass").for_each(|class| drop(class.flaw()));
+    of::<VolumeGroupSnapshotClass>(&objects, "VolumeGroupSnapshotClass").for_each(|class| drop(class.flaw()));
     of(&objects, "VolumeAttributesClass").for_each(|class: VolumeAttributesClass| {
         let attributes = attributes_class::attributes(&class, &DRIVER);
         assert!(attributes.is_err() || class.driver_name == DRIVER.as_str());
@@ -46,7 +55,7 @@ pub fn run(input: &[u8]) {
         classes.iter().for_each(|class| described(&claim, class));
     }
     admission(&objects);
-    for (kind, fields) in [("PersistentVolumeClaim", Fields::Claim), ("PersistentVolume", Fields::PersistentVolume), ("VolumeSnapshotContent", Fields::Content)] {
+    for (kind, fields) in [("PersistentVolumeClaim", Fields::Claim), ("PersistentVolume", Fields::PersistentVolume), ("VolumeSnapshotContent", Fields::Content), ("VolumeGroupSnapshotContent", Fields::Content)] {
         objects.iter().filter(|object| object["kind"] == kind).for_each(|object| kept(object, kind, fields));
     }
 }
@@ -74,16 +83,15 @@ fn persistent_volume(object: &PersistentVolume) {
     }
 }
 
-fn content(content: &VolumeSnapshotContent) {
-    let handle = content.handle();
-    let said = content.status.as_ref().and_then(|status| status.snapshot_handle.as_ref());
-    if said.is_none() && let Some(Source::Volume(_)) = content.source() {
-        assert_eq!(handle, content.snapshot_uid().map(snapshot_name));
+fn content<K: Content>(content: &K) {
+    let (handle, said) = (content.handle(), content.said());
+    if let Some(Source::Existing(named)) = content.source() {
+        assert_eq!(handle.as_deref(), Some(named));
     }
-    assert!(said.is_none() || handle.as_ref() == said);
     assert!(content.node(&HERE).is_none_or(|node| !node.is_empty()));
-    assert!(!content.is_ready() || content.status.is_some());
-    let _ = (content.mode(), content.error(), content.is_of_group(), content.is_released(), content.is_being_created());
+    assert!(!content.is_ready() || said.is_ready == Some(true) && said.handle == handle.as_deref());
+    assert!(!(content.is_of_group() && content.deletes_snapshot()), "it goes with its group");
+    let _ = (content.error(), content.is_released(), content.is_being_created(), content.takes_along());
 }
 
 fn storage_class(class: &StorageClass) {
@@ -139,7 +147,8 @@ fn kept(object: &Value, kind: &str, fields: Fields) {
     match kind {
         "PersistentVolumeClaim" => same(object, &kept, read_of_claim),
         "PersistentVolume" => same(object, &kept, read_of_volume),
-        _ => same(object, &kept, read_of_content),
+        "VolumeSnapshotContent" => same(object, &kept, read_of_snapshot),
+        _ => same(object, &kept, read_of_group),
     }
 }
 
@@ -191,14 +200,21 @@ fn read_of_volume(object: &PersistentVolume) -> String {
     )
 }
 
-fn read_of_content(content: &VolumeSnapshotContent) -> String {
+fn read_of_content<K: Content>(content: &K) -> String {
     format!(
         "{:?}",
         (
-            (content.handle(), content.uid(), content.source(), content.is_ready(), content.error()),
+            (content.handle(), content.object_uid(), content.source(), content.said(), content.class()),
             (content.is_of_group(), content.deletes_snapshot(), content.is_being_deleted(), content.is_released()),
-            (content.is_being_created(), content.has_finalizer(), content.mode(), content.node(&HERE)),
-            &content.spec.volume_snapshot_ref,
+            (content.is_being_created(), content.has_finalizer(), content.node(&HERE), content.owner()),
         )
     )
+}
+
+fn read_of_snapshot(content: &VolumeSnapshotContent) -> String {
+    format!("{:?} {}", content.mode(), read_of_content(content))
+}
+
+fn read_of_group(content: &VolumeGroupSnapshotContent) -> String {
+    format!("{:?} {}", content.spec.source.group_snapshot_handles, read_of_content(content))
 }

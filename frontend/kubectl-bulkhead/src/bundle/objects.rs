@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use bulkhead_model::objects::content::Content;
+use bulkhead_model::objects::group_content::VolumeGroupSnapshotContent;
 use bulkhead_model::objects::names::{self, PROVISIONER, PROVISIONER_BETA};
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -14,7 +16,7 @@ use kube::api::ListParams;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::archive::{Archive, Content, ENTRY};
+use super::archive::{self, Archive, ENTRY};
 use super::time::Time;
 use crate::agents::PODS;
 use crate::cluster::{Cluster, Failure};
@@ -39,15 +41,9 @@ pub async fn add(cluster: &Cluster, archive: &mut Archive, time: Time) -> Result
     let capacities = Api::<CSIStorageCapacity>::all(client());
     put(cluster, archive, time, "csistoragecapacities", capacities, of_driver(), whole).await?;
     let contents = Api::<VolumeSnapshotContent>::all(client());
-    let handled = |content: VolumeSnapshotContent| {
-        (content.spec.driver == *driver).then(|| {
-            json!({ "name": content.name_any(), "node": content.labels().get(&cluster.node_key()),
-                    "of": [content.spec.volume_snapshot_ref.namespace, content.spec.volume_snapshot_ref.name],
-                    "deletionPolicy": content.spec.deletion_policy, "handle": content.handle(),
-                    "ready": content.is_ready(), "error": content.error() })
-        })
-    };
-    put(cluster, archive, time, "volumesnapshotcontents", contents, all(), handled).await?;
+    put(cluster, archive, time, "volumesnapshotcontents", contents, all(), |one| handled(cluster, &one)).await?;
+    let groups = Api::<VolumeGroupSnapshotContent>::all(client());
+    put(cluster, archive, time, "volumegroupsnapshotcontents", groups, all(), |one| handled(cluster, &one)).await?;
     let volumes = Api::<PersistentVolume>::all(client());
     let made = |object: PersistentVolume| cluster.volume(&object).map(|_| value(object));
     put(cluster, archive, time, "persistentvolumes", volumes, all(), made).await?;
@@ -78,6 +74,16 @@ pub async fn add(cluster: &Cluster, archive: &mut Archive, time: Time) -> Result
         })
     };
     put(cluster, archive, time, "events", Api::<Event>::all(client()), all(), told).await
+}
+
+/// What is told of the object of a snapshot or a group of the driver.
+fn handled<K: Content>(cluster: &Cluster, content: &K) -> Option<Value> {
+    let of = content.owner();
+    (content.driver() == cluster.driver).then(|| {
+        json!({ "name": content.name_any(), "node": content.labels().get(&cluster.node_key()),
+                "of": [of.namespace, of.name], "deletionPolicy": content.deletion_policy(), "handle": content.handle(),
+                "ready": content.is_ready(), "error": content.error() })
+    })
 }
 
 fn whole<K: Serialize>(object: K) -> Option<Value> {
@@ -112,6 +118,6 @@ where
     let listed = time.share(cluster.list(&operation, api, parameters, &mut bounded)).await;
     let flaw = (left > 0).then(|| format!("{left} more would have exceeded {} MiB", ENTRY >> 20));
     let listed = listed.and_then(|listed| listed.map_err(|failure| failure.to_string()));
-    let found = listed.map(|objects| Content::Objects(objects, flaw));
+    let found = listed.map(|objects| archive::Content::Objects(objects, flaw));
     Ok(archive.add(&format!("objects/{kind}.jsonl"), "the API server", found)?)
 }

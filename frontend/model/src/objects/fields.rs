@@ -4,8 +4,8 @@
 //! all volumes of the node. A field that is to be read is added here first.
 
 use super::names::{
-    BOUND, CLASS_BETA, MANAGED_BY_NODE, PROVISIONED_BY, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE,
-    SNAPSHOT_BEING_CREATED, SNAPSHOT_BEING_DELETED, SNAPSHOT_GROUP_HANDLE,
+    BOUND, CLASS_BETA, GROUP_BEING_CREATED, GROUP_BEING_DELETED, MANAGED_BY_NODE, PROVISIONED_BY, PROVISIONER,
+    PROVISIONER_BETA, SELECTED_NODE, SNAPSHOT_BEING_CREATED, SNAPSHOT_BEING_DELETED, SNAPSHOT_GROUP_HANDLE,
 };
 
 /// A value in an answer of the API server, by what is kept of it.
@@ -15,7 +15,7 @@ pub enum Fields {
     Claim,
     /// A PersistentVolume, a list of them, or what a watch reports about one.
     PersistentVolume,
-    /// A VolumeSnapshotContent, a list of them, or what a watch reports about one.
+    /// A VolumeSnapshotContent or VolumeGroupSnapshotContent, a list of them, or what a watch reports about one.
     Content,
     /// A VolumeSnapshot.
     Snapshot,
@@ -61,7 +61,7 @@ pub enum Fields {
     VolumeSource,
     /// What the control plane says about it.
     VolumeStatus,
-    /// The metadata of a VolumeSnapshotContent.
+    /// Its metadata.
     ContentMetadata,
     /// Its labels.
     ContentLabels,
@@ -69,8 +69,10 @@ pub enum Fields {
     ContentAnnotations,
     /// What it is.
     ContentSpec,
-    /// What its snapshot is taken of, or is called.
+    /// What its snapshot or group is taken of, or is called.
     ContentSource,
+    /// What a group is called.
+    ContentGroup,
     /// What its driver has said about it.
     ContentStatus,
     /// Why that failed.
@@ -123,7 +125,7 @@ impl Fields {
         match resource {
             "persistentvolumeclaims" => Self::Claim,
             "persistentvolumes" => Self::PersistentVolume,
-            "volumesnapshotcontents" => Self::Content,
+            "volumesnapshotcontents" | "volumegroupsnapshotcontents" => Self::Content,
             "volumesnapshots" => Self::Snapshot,
             "pods" => Self::Pod,
             "nodes" => Self::Node,
@@ -223,12 +225,14 @@ impl Fields {
             (Self::ContentAnnotations, SNAPSHOT_BEING_CREATED | SNAPSHOT_BEING_DELETED | SNAPSHOT_GROUP_HANDLE) => {
                 Some(Self::Short)
             }
-            (Self::ContentSpec, "driver" | "deletionPolicy" | "sourceVolumeMode" | "volumeSnapshotClassName") => {
-                Some(Self::Short)
-            }
+            (Self::ContentAnnotations, GROUP_BEING_CREATED | GROUP_BEING_DELETED) => Some(Self::Short),
+            (Self::ContentSpec, "driver" | "deletionPolicy" | "sourceVolumeMode") => Some(Self::Short),
+            (Self::ContentSpec, "volumeSnapshotClassName" | "volumeGroupSnapshotClassName") => Some(Self::Short),
             (Self::ContentSpec, "source") => Some(Self::ContentSource),
-            (Self::ContentSource, "volumeHandle" | "snapshotHandle") => Some(Self::Short),
-            (Self::ContentSpec, "volumeSnapshotRef") => Some(Self::Reference),
+            (Self::ContentSource, "volumeHandle" | "snapshotHandle" | "volumeHandles") => Some(Self::Short),
+            (Self::ContentSource, "groupSnapshotHandles") => Some(Self::ContentGroup),
+            (Self::ContentGroup, "volumeGroupSnapshotHandle" | "volumeSnapshotHandles") => Some(Self::Short),
+            (Self::ContentSpec, "volumeSnapshotRef" | "volumeGroupSnapshotRef") => Some(Self::Reference),
             (Self::ContentStatus, "snapshotHandle" | "readyToUse" | "creationTime" | "restoreSize") => {
                 Some(Self::Short)
             }

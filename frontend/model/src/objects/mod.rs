@@ -2,7 +2,11 @@
 
 pub mod attributes_class;
 pub mod claim;
+pub mod class;
+pub mod content;
 pub mod fields;
+pub mod group_class;
+pub mod group_content;
 pub mod lease;
 pub mod names;
 pub mod node_affinity;

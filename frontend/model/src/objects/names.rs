@@ -56,6 +56,18 @@ pub const SNAPSHOT_BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumes
 /// On a VolumeSnapshotContent: the group of snapshots that its snapshot was taken with.
 pub const SNAPSHOT_GROUP_HANDLE: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
 
+/// The API group of groups of snapshots.
+pub const GROUP_SNAPSHOT_GROUP: &str = "groupsnapshot.storage.k8s.io";
+
+/// On a VolumeGroupSnapshotContent: keeps the object until its snapshots are deleted. The snapshot controller adds it.
+pub const GROUP_FINALIZER: &str = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection";
+
+/// On a VolumeGroupSnapshotContent: set while its snapshots are being taken.
+pub const GROUP_BEING_CREATED: &str = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created";
+
+/// On a VolumeGroupSnapshotContent: its VolumeGroupSnapshot is being deleted.
+pub const GROUP_BEING_DELETED: &str = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
+
 /// On a CSIStorageCapacity: the driver.
 pub const DRIVER_LABEL: &str = "csi.storage.k8s.io/drivername";
 
@@ -88,9 +100,10 @@ pub fn obstacle(driver: &impl std::fmt::Display) -> String {
 }
 
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
-pub const AGENT_POLICIES: [&str; 8] = [
+pub const AGENT_POLICIES: [&str; 9] = [
     "bulkhead-agent-volumes", "bulkhead-agent-claims", BINDING_POLICY, "bulkhead-agent-capacities",
     "bulkhead-agent-events", "bulkhead-agent-leases", "bulkhead-agent-tokens", "bulkhead-agent-contents",
+    "bulkhead-agent-groups",
 ];
 
 /// Selects them, by a label.
@@ -116,6 +129,9 @@ pub const VOLUME_POLICY: &str = "bulkhead-volumes";
 
 /// The admission policy, and its binding, that copies into a label which node handles a VolumeSnapshotContent.
 pub const CONTENT_POLICY: &str = "bulkhead-contents";
+
+/// The admission policy, and its binding, that gives a VolumeGroupSnapshotContent such a label.
+pub const GROUP_POLICY: &str = "bulkhead-groups";
 
 /// The longest part that is shown of what no object can be called, in bytes.
 const SHOWN: usize = 63;

@@ -1,21 +1,15 @@
-//! Reading a VolumeSnapshotClass. There is nothing to choose about a snapshot here, so that a class says little.
+//! Reading a VolumeSnapshotClass.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::serde::{Deserialize, Serialize};
+use kube::Resource;
 use kube::core::ClusterResourceScope;
-use kube::{Resource, ResourceExt};
 
+use super::class::Class;
 use super::names::SNAPSHOT_GROUP;
-use crate::printable::printable;
-
-/// Where parameters begin that are for whoever takes a snapshot, and not for its driver.
-const RESERVED: &str = "csi.storage.k8s.io/";
-
-/// How much of a parameter's name is shown, in bytes.
-const LONGEST_NAME: usize = 120;
 
 /// The object, as far as it is read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -58,26 +52,18 @@ impl Resource for VolumeSnapshotClass {
     }
 }
 
-impl VolumeSnapshotClass {
-    /// Returns why no snapshot can be taken with it, if that is so: nothing that it asks for must silently have no
-    /// effect.
-    pub fn flaw(&self) -> Option<String> {
-        let key = self.parameters.iter().flat_map(BTreeMap::keys).find(|key| !is_of_requester(key))?;
-        let (class, shown) = (self.name_any(), printable(key, LONGEST_NAME));
-        Some(if key.starts_with(RESERVED) && key.contains("secret") {
-            format!("snapshot class {class} names a secret ({shown}), and this driver uses none: remove the parameter")
-        } else {
-            format!("snapshot class {class} has the parameter {shown}, but there are none for snapshots: remove it")
-        })
-    }
-}
+impl Class for VolumeSnapshotClass {
+    const FIELD: &'static str = "volumeSnapshotClassName";
+    const IDENTITY: [&'static str; 3] =
+        ["volumesnapshot/name", "volumesnapshot/namespace", "volumesnapshotcontent/name"];
 
-/// Returns whether a parameter only says whose snapshot it is.
-fn is_of_requester(key: &str) -> bool {
-    matches!(
-        key.strip_prefix(RESERVED),
-        Some("volumesnapshot/name" | "volumesnapshot/namespace" | "volumesnapshotcontent/name")
-    )
+    fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    fn parameters(&self) -> Option<&BTreeMap<String, String>> {
+        self.parameters.as_ref()
+    }
 }
 
 #[cfg(test)]

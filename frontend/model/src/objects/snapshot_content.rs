@@ -2,17 +2,18 @@
 //! volume.
 
 use std::borrow::Cow;
+use std::slice::from_ref;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::serde::{Deserialize, Serialize};
 use kube::core::ClusterResourceScope;
 use kube::{Resource, ResourceExt};
 
+use super::content::{Content, ContentError, Reference, Said, Source};
 use super::names::{
-    CONTENT_FINALIZER, MANAGED_BY_NODE, SNAPSHOT_BEING_CREATED, SNAPSHOT_BEING_DELETED, SNAPSHOT_GROUP,
-    SNAPSHOT_GROUP_HANDLE,
+    CONTENT_FINALIZER, SNAPSHOT_BEING_CREATED, SNAPSHOT_BEING_DELETED, SNAPSHOT_GROUP, SNAPSHOT_GROUP_HANDLE,
 };
-use crate::volumes::{Mode, Place, identify};
+use crate::volumes::{Mode, identify, snapshot_in};
 
 /// The object, as far as it is read. The API group is not one of Kubernetes itself, and may be absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -42,7 +43,7 @@ pub struct ContentSpec {
     /// The class that it was made with.
     pub volume_snapshot_class_name: Option<String>,
     /// The VolumeSnapshot that it is bound to.
-    pub volume_snapshot_ref: SnapshotReference,
+    pub volume_snapshot_ref: Reference,
 }
 
 /// One of the two is given.
@@ -53,18 +54,6 @@ pub struct ContentSource {
     pub volume_handle: Option<String>,
     /// A snapshot that exists already.
     pub snapshot_handle: Option<String>,
-}
-
-/// Which VolumeSnapshot a content is bound to. Without a uid it waits for one of that name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(crate = "k8s_openapi::serde", default)]
-pub struct SnapshotReference {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: Option<String>,
 }
 
 /// What was said about a snapshot.
@@ -81,23 +70,6 @@ pub struct ContentStatus {
     pub restore_size: Option<i64>,
     /// Why the last attempt has failed, if it has.
     pub error: Option<ContentError>,
-}
-
-/// Why an attempt has failed.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(crate = "k8s_openapi::serde", default)]
-pub struct ContentError {
-    /// For the owner of the VolumeSnapshot.
-    pub message: Option<String>,
-}
-
-/// Where the snapshot comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source<'a> {
-    /// It is to be taken of this volume.
-    Volume(&'a str),
-    /// It exists already, under this name.
-    Snapshot(&'a str),
 }
 
 impl Resource for VolumeSnapshotContent {
@@ -129,90 +101,67 @@ impl Resource for VolumeSnapshotContent {
     }
 }
 
-impl VolumeSnapshotContent {
-    /// Its uid. The API server gives every object one.
-    pub fn uid(&self) -> &str {
-        self.metadata.uid.as_deref().unwrap_or_default()
+impl Content for VolumeSnapshotContent {
+    const OWNER: &'static str = "VolumeSnapshot";
+    const FINALIZER: &'static str = CONTENT_FINALIZER;
+    const BEING_CREATED: &'static str = SNAPSHOT_BEING_CREATED;
+    const BEING_DELETED: &'static str = SNAPSHOT_BEING_DELETED;
+
+    fn driver(&self) -> &str {
+        &self.spec.driver
     }
 
-    /// Returns where its snapshot comes from.
-    pub fn source(&self) -> Option<Source<'_>> {
+    fn deletion_policy(&self) -> &str {
+        &self.spec.deletion_policy
+    }
+
+    fn class(&self) -> Option<&str> {
+        self.spec.volume_snapshot_class_name.as_deref()
+    }
+
+    fn owner(&self) -> &Reference {
+        &self.spec.volume_snapshot_ref
+    }
+
+    fn source(&self) -> Option<Source<'_>> {
         let ContentSource { volume_handle, snapshot_handle } = &self.spec.source;
-        match (volume_handle.as_deref(), snapshot_handle.as_deref()) {
-            (Some(volume), None) => Some(Source::Volume(volume)),
-            (None, Some(snapshot)) => Some(Source::Snapshot(snapshot)),
+        match (volume_handle, snapshot_handle) {
+            (Some(volume), None) => Some(Source::Volumes(from_ref(volume))),
+            (None, Some(snapshot)) => Some(Source::Existing(snapshot)),
             // The API's rules exclude that.
             (None, None) | (Some(_), Some(_)) => None,
         }
     }
 
-    /// The uid of its VolumeSnapshot, if it is bound to one.
-    pub fn snapshot_uid(&self) -> Option<&str> {
-        self.spec.volume_snapshot_ref.uid.as_deref().filter(|uid| !uid.is_empty())
+    fn name_for(uid: &str) -> String {
+        format!("snapshot-{uid}")
     }
 
-    /// The driver's name for the snapshot, also for one that has yet to be taken. It follows from the specification, which
-    /// no agent can change.
-    pub fn handle(&self) -> Option<String> {
-        match self.source()? {
-            Source::Snapshot(snapshot) => Some(snapshot.to_owned()),
-            Source::Volume(_) => {
-                let (id, _) = identify(&snapshot_name(self.snapshot_uid()?)).ok()?;
-                Some(id.to_string())
+    fn handle(&self) -> Option<String> {
+        let taken = match (self.source()?, self.annotations().get(SNAPSHOT_GROUP_HANDLE)) {
+            (Source::Existing(snapshot), _) => return Some(snapshot.to_owned()),
+            (Source::Volumes(volumes), Some(group)) => {
+                snapshot_in(&group.parse().ok()?, &volumes.first()?.parse().ok()?)
             }
-        }
+            (Source::Volumes(_), None) => identify(&Self::name_for(self.owner_uid()?)).map(|(snapshot, _)| snapshot),
+        };
+        taken.ok().map(|snapshot| snapshot.to_string())
     }
 
-    /// Returns whether volumes can be made from it, as was said of the snapshot with its own handle.
-    pub fn is_ready(&self) -> bool {
-        self.is_said_to_be_ready() && self.said_handle() == self.handle().as_deref()
+    fn said(&self) -> Said<'_> {
+        let Some(ContentStatus { snapshot_handle, ready_to_use, error, .. }) = &self.status else {
+            return Said::default();
+        };
+        let error = error.as_ref().and_then(|error| error.message.as_deref());
+        Said { handle: snapshot_handle.as_deref(), is_ready: *ready_to_use, error }
     }
 
-    /// Returns whether volumes can be made from it, as was said of whatever snapshot.
-    pub fn is_said_to_be_ready(&self) -> bool {
-        self.status.as_ref().and_then(|status| status.ready_to_use) == Some(true)
-    }
-
-    /// The handle that its status has.
-    pub fn said_handle(&self) -> Option<&str> {
-        self.status.as_ref()?.snapshot_handle.as_deref()
-    }
-
-    /// Returns what was last said to have failed.
-    pub fn error(&self) -> Option<&str> {
-        self.status.as_ref()?.error.as_ref()?.message.as_deref()
-    }
-
-    /// Returns whether it is one of a group of snapshots that were taken together. Nobody takes such groups here.
-    pub fn is_of_group(&self) -> bool {
+    fn is_of_group(&self) -> bool {
         self.annotations().contains_key(SNAPSHOT_GROUP_HANDLE)
     }
+}
 
-    /// Returns whether the snapshot is deleted along with it.
-    pub fn deletes_snapshot(&self) -> bool {
-        self.spec.deletion_policy == "Delete"
-    }
-
-    /// Returns whether it is being deleted.
-    pub fn is_being_deleted(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
-    /// Returns whether its VolumeSnapshot is being deleted.
-    pub fn is_released(&self) -> bool {
-        self.annotations().contains_key(SNAPSHOT_BEING_DELETED)
-    }
-
-    /// Returns whether an attempt to take its snapshot has begun.
-    pub fn is_being_created(&self) -> bool {
-        self.annotations().contains_key(SNAPSHOT_BEING_CREATED)
-    }
-
-    /// Returns whether it stays until its driver lets it go.
-    pub fn has_finalizer(&self) -> bool {
-        self.finalizers().iter().any(|name| name == CONTENT_FINALIZER)
-    }
-
+impl VolumeSnapshotContent {
     /// The mode of the volume that it is a snapshot of, if it says so.
     pub fn mode(&self) -> Option<Mode> {
         match self.spec.source_volume_mode.as_deref()? {
@@ -220,25 +169,15 @@ impl VolumeSnapshotContent {
             _ => Some(Mode::Directory),
         }
     }
-
-    /// The node that handles it, as labels say: the one that snapshot controllers give, or else ours.
-    pub fn node(&self, place: &Place) -> Option<&str> {
-        let labels = self.labels();
-        let node = labels.get(MANAGED_BY_NODE).or_else(|| labels.get(place.key()));
-        node.map(String::as_str).filter(|node| !node.is_empty())
-    }
-}
-
-/// The name of the snapshot that is taken for the VolumeSnapshot with this uid, as its driver knows it.
-pub fn snapshot_name(uid: &str) -> String {
-    format!("snapshot-{uid}")
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, from_value, json};
 
+    use super::super::names::MANAGED_BY_NODE;
     use super::*;
+    use crate::volumes::Place;
 
     fn content(changes: Value) -> VolumeSnapshotContent {
         let mut content = json!({
@@ -263,8 +202,24 @@ mod tests {
         let by_hand = json!({ "driver": "bulkhead.csi.local", "source": { "snapshotHandle": "kept" },
                               "volumeSnapshotRef": { "namespace": "shop", "name": "monday" } });
         let by_hand = content(json!({ "spec": by_hand }));
-        assert_eq!((by_hand.handle().as_deref(), by_hand.snapshot_uid()), (Some("kept"), None));
-        assert_eq!(by_hand.source(), Some(Source::Snapshot("kept")));
+        assert_eq!((by_hand.handle().as_deref(), by_hand.owner_uid()), (Some("kept"), None));
+        assert_eq!(by_hand.source(), Some(Source::Existing("kept")));
+    }
+
+    #[test]
+    fn one_of_a_group_has_the_name_that_the_group_gives_it() {
+        let of_group = |handle: &str| {
+            let annotations = json!({ "annotations": { SNAPSHOT_GROUP_HANDLE: "groupsnapshot-1" } });
+            let status = json!({ "snapshotHandle": handle, "readyToUse": true });
+            content(json!({ "metadata": annotations, "status": status }))
+        };
+        let name = of_group("").handle().unwrap();
+        assert!(name.starts_with("groupsnapshot-1.of-"), "{name}");
+        assert!(of_group(&name).is_ready() && !of_group(&name).deletes_snapshot());
+        assert!(!of_group("snapshot-1").is_ready());
+        let by_hand = json!({ "driver": "bulkhead.csi.local", "source": { "snapshotHandle": name },
+                              "volumeSnapshotRef": { "namespace": "shop", "name": "monday" } });
+        assert_eq!(content(json!({ "spec": by_hand })).handle(), Some(name));
     }
 
     #[test]

@@ -5,11 +5,11 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::objects::names::{BINDING_POLICY, SNAPSHOT_GROUP};
+use crate::objects::names::{BINDING_POLICY, GROUP_SNAPSHOT_GROUP, SNAPSHOT_GROUP};
 
 /// What has to be judged of objects of one kind, by a policy's name: all that an agent's rights let it do, and all that
 /// binds a claim.
-const WRITABLE: [(&str, Writable); 8] = [
+const WRITABLE: [(&str, Writable); 9] = [
     (
         "bulkhead-agent-volumes",
         Writable { group: "", resources: &["persistentvolumes"], operations: &["CREATE", "UPDATE", "DELETE"] },
@@ -45,6 +45,14 @@ const WRITABLE: [(&str, Writable); 8] = [
         Writable {
             group: SNAPSHOT_GROUP,
             resources: &["volumesnapshotcontents", "volumesnapshotcontents/status"],
+            operations: &["UPDATE"],
+        },
+    ),
+    (
+        "bulkhead-agent-groups",
+        Writable {
+            group: GROUP_SNAPSHOT_GROUP,
+            resources: &["volumegroupsnapshotcontents", "volumegroupsnapshotcontents/status"],
             operations: &["UPDATE"],
         },
     ),

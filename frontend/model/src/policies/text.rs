@@ -9,7 +9,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::ResourceExt;
 
 /// The manifests, by the policy's name.
-const MANIFESTS: [(&str, &str); 8] = [
+const MANIFESTS: [(&str, &str); 9] = [
     ("bulkhead-agent-volumes", include_str!("../../../../deploy/kubernetes/base/policy-volumes.yaml")),
     ("bulkhead-agent-claims", include_str!("../../../../deploy/kubernetes/base/policy-claims.yaml")),
     ("bulkhead-agent-bindings", include_str!("../../../../deploy/kubernetes/base/policy-bindings.yaml")),
@@ -18,6 +18,7 @@ const MANIFESTS: [(&str, &str); 8] = [
     ("bulkhead-agent-leases", include_str!("../../../../deploy/kubernetes/base/policy-leases.yaml")),
     ("bulkhead-agent-tokens", include_str!("../../../../deploy/kubernetes/base/policy-tokens.yaml")),
     ("bulkhead-agent-contents", include_str!("../../../../deploy/kubernetes/base/policy-contents.yaml")),
+    ("bulkhead-agent-groups", include_str!("../../../../deploy/kubernetes/base/policy-groups.yaml")),
 ];
 
 /// The driver's name in them.

@@ -61,13 +61,19 @@ pub enum Reason {
     VolumeFailedDelete,
     /// A released volume is deleted once a pool is there that the node may lack.
     VolumeDeleteWaiting,
-    /// A snapshot could not be taken. The names of this and the next two are those that other drivers' snapshotters
+    /// A snapshot could not be taken. The names of this and the next five are those that other drivers' snapshotters
     /// use.
     SnapshotCreationFailed,
     /// A snapshot that somebody has named could not be found.
     SnapshotContentCheckandUpdateFailed,
     /// A snapshot could not be deleted.
     SnapshotDeleteError,
+    /// A group of snapshots could not be taken.
+    GroupSnapshotCreationFailed,
+    /// A group that somebody has named could not be found.
+    GroupSnapshotContentCheckandUpdateFailed,
+    /// A group could not be deleted.
+    GroupSnapshotDeleteError,
     /// A pool needs attention.
     PoolConditionAbnormal,
     /// A pool has a condition that is intended.
@@ -96,6 +102,9 @@ impl Reason {
             | Self::SnapshotCreationFailed
             | Self::SnapshotContentCheckandUpdateFailed
             | Self::SnapshotDeleteError
+            | Self::GroupSnapshotCreationFailed
+            | Self::GroupSnapshotContentCheckandUpdateFailed
+            | Self::GroupSnapshotDeleteError
             | Self::PoolConditionAbnormal
             | Self::VolumeConditionAbnormal
             | Self::VolumesOrphaned
@@ -125,8 +134,14 @@ impl Reason {
             | Self::VolumeModifySuccessful
             | Self::VolumeModifyFailed
             | Self::VolumeModifyCanceled => "Modify",
-            Self::SnapshotCreationFailed | Self::SnapshotContentCheckandUpdateFailed => "Snapshot",
-            Self::VolumeFailedDelete | Self::VolumeDeleteWaiting | Self::SnapshotDeleteError => "Delete",
+            Self::SnapshotCreationFailed
+            | Self::SnapshotContentCheckandUpdateFailed
+            | Self::GroupSnapshotCreationFailed
+            | Self::GroupSnapshotContentCheckandUpdateFailed => "Snapshot",
+            Self::VolumeFailedDelete
+            | Self::VolumeDeleteWaiting
+            | Self::SnapshotDeleteError
+            | Self::GroupSnapshotDeleteError => "Delete",
             Self::PoolConditionAbnormal
             | Self::PoolConditionNotice
             | Self::PoolConditionNormal

@@ -17,7 +17,7 @@ use crate::readiness::{Part, Readiness};
 /// How long they may take before somebody is told. A large cluster's take seconds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// What nothing waits for but snapshots: a cluster may know the kind, and have a list of it that fails for good.
-const SNAPSHOTS: &str = "volumesnapshotcontents";
+const SNAPSHOTS: [&str; 2] = ["volumesnapshotcontents", "volumegroupsnapshotcontents"];
 
 /// Those that are not complete, by the names that the API has for the objects. Clones share the same state.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +51,7 @@ impl FirstLists {
         let mut changes = self.0.subscribe();
         let mut is_late = timeout(patience, changes.wait_for(BTreeSet::is_empty)).await.is_err();
         while is_late {
-            let missing = changes.borrow_and_update().iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let missing = changes.borrow_and_update().clone();
             if missing.is_empty() {
                 info!("all first lists are complete");
                 readiness.ready(Part::Agent);
@@ -59,10 +59,11 @@ impl FirstLists {
             }
             let seconds = patience.as_secs();
             let why = format!(
-                "the API server has not completed the first list of {missing} within {seconds} seconds, and what depends on it waits: see what the log says of it, whether the server is overloaded, and what this node's network does"
+                "the API server has not completed the first list of {} within {seconds} seconds, and what depends on it waits: see what the log says of it, whether the server is overloaded, and what this node's network does",
+                missing.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
             );
             warn!("{why}");
-            if missing == SNAPSHOTS {
+            if missing.iter().all(|missing| SNAPSHOTS.contains(&missing.as_str())) {
                 readiness.ready(Part::Agent)
             } else {
                 readiness.not_ready(Part::Agent, why)
@@ -105,10 +106,10 @@ mod tests {
     async fn a_list_of_snapshots_that_takes_long_is_no_failure_of_the_agent() {
         let (lists, readiness) = (FirstLists::default(), Readiness::default());
         lists.expect("claims");
-        lists.expect(SNAPSHOTS);
+        SNAPSHOTS.iter().for_each(|snapshots| lists.expect(snapshots));
         let mut guard = Box::pin(lists.guard(SHORT, &readiness));
         let why = later(&mut guard, &readiness).await.unwrap_err();
-        assert!(why.contains("claims, volumesnapshotcontents"), "{why}");
+        assert!(why.contains("claims, volumegroupsnapshotcontents, volumesnapshotcontents"), "{why}");
         lists.complete("claims");
         assert_eq!(later(&mut guard, &readiness).await, Ok(()));
     }

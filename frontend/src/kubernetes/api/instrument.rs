@@ -15,11 +15,12 @@ use crate::metrics::{METRICS, now};
 use crate::readiness::{Part, Readiness};
 
 /// The objects that requests are about, as named in their paths. Metrics count any others as `other`.
-const RESOURCES: [&str; 20] = [
+const RESOURCES: [&str; 22] = [
     "persistentvolumeclaims", "persistentvolumes", "storageclasses", "csistoragecapacities", "csinodes", "events",
     "leases", "selfsubjectreviews", "serviceaccounts", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
     "validatingadmissionpolicies", "validatingadmissionpolicybindings", "volumesnapshotcontents", "volumesnapshots",
-    "volumesnapshotclasses", "snapshotmetadataservices", "tokenreviews", "subjectaccessreviews", "endpointslices",
+    "volumesnapshotclasses", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses", "snapshotmetadataservices",
+    "tokenreviews", "subjectaccessreviews", "endpointslices",
 ];
 
 /// A watch of `resource` has failed.

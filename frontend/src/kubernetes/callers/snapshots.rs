@@ -1,5 +1,6 @@
 //! Where a snapshot is, and which earlier one it can be compared with.
 
+use bulkhead_model::objects::content::Content;
 use bulkhead_model::objects::names::{is_object_name, shown};
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
@@ -73,7 +74,7 @@ impl Callers {
             content.handle().as_deref() == Some(handle)
                 && content.spec.driver == agent.driver.as_str()
                 && content.spec.volume_snapshot_ref.namespace == namespace
-                && content.snapshot_uid().is_some()
+                && content.owner_uid().is_some()
                 && content.is_ready()
         };
         // Its namespace is in all of them.

@@ -1,5 +1,6 @@
 //! Which node has what a claim's volume is to begin as a copy of. A copy is where its source is.
 
+use bulkhead_model::objects::content::Content;
 use bulkhead_model::objects::names::is_object_name;
 use bulkhead_model::objects::persistent_volume;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;

@@ -6,6 +6,6 @@ mod report;
 mod snapshot;
 
 pub use charge::{charge_attributes, charge_claim, charge_growth, objection, settled};
-pub use read::note_snapshot;
+pub use read::{TakenFor, note_snapshot};
 pub use report::run;
-pub use snapshot::{charge_snapshot, settle_snapshot};
+pub use snapshot::{charge_snapshot, settle_snapshots};

@@ -4,9 +4,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use bulkhead_model::objects::content::Reference;
 use bulkhead_model::objects::names::is_object_name;
-use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
-use bulkhead_model::owner::{self, CLAIM, CLUSTER, Keys, SNAPSHOT, SNAPSHOT_UID};
+use bulkhead_model::owner::{self, CLAIM, CLUSTER, GROUP, GROUP_UID, Keys, SNAPSHOT, SNAPSHOT_UID};
 use bulkhead_protocol::{PoolName, Snapshot, VolumeId};
 use tokio::time::{Instant, timeout};
 use tracing::debug;
@@ -146,28 +146,40 @@ fn unless_broken(noted: Result<Noted, Failure>) -> Result<Noted, Failure> {
 /// The namespace that a note names. One of another cluster is not ours.
 fn namespace_in<'k>(keys: &'k Keys, cluster: Option<&str>) -> Option<&'k str> {
     let is_ours = keys.get(CLUSTER).is_none_or(|noted| cluster.is_none_or(|own| own == noted));
-    let (namespace, _) = keys.get(CLAIM).or_else(|| keys.get(SNAPSHOT))?.split_once('/')?;
+    let (namespace, _) = [CLAIM, SNAPSHOT, GROUP].iter().find_map(|key| keys.get(*key))?.split_once('/')?;
     (is_ours && namespace.len() <= LONGEST_NAMESPACE && is_object_name(namespace)).then_some(namespace)
 }
 
+/// For what a snapshot was taken.
+#[derive(Clone, Copy, Debug)]
+pub enum TakenFor<'a> {
+    /// A VolumeSnapshot.
+    Snapshot(&'a Reference),
+    /// A VolumeGroupSnapshot.
+    Group(&'a Reference),
+}
+
 /// Notes on `taken` whose it is: it outlives its source. One that has a note keeps it.
-pub async fn note_snapshot(context: &Context, content: &VolumeSnapshotContent, taken: &Snapshot) {
-    if let Err(failure) = try_to_note(context, content, taken).await {
+pub async fn note_snapshot(context: &Context, owner: TakenFor<'_>, taken: &Snapshot) {
+    if let Err(failure) = try_to_note(context, owner, taken).await {
         debug!(snapshot = %taken.snapshot, "whose the snapshot is has not been noted: {failure}");
     }
 }
 
-async fn try_to_note(context: &Context, content: &VolumeSnapshotContent, taken: &Snapshot) -> Result<(), Failure> {
+async fn try_to_note(context: &Context, owner: TakenFor<'_>, taken: &Snapshot) -> Result<(), Failure> {
     if !matches!(noted(context, &taken.snapshot).await?, Noted::Nothing) || !context.volumes.keep_owners().await? {
         return Ok(());
     }
     let cluster = context.cluster().await?.unwrap_or_default();
     let source = noted(context, &taken.origin.source).await?;
     let of_source = if let Noted::Says(keys) = &source { namespace_in(keys, Some(cluster)) } else { None };
-    let snapshot = &content.spec.volume_snapshot_ref;
-    let full_name = format!("{}/{}", of_source.unwrap_or(&snapshot.namespace), snapshot.name);
-    let uid = snapshot.uid.as_deref().unwrap_or_default();
-    let keys = [(SNAPSHOT, full_name.as_str()), (SNAPSHOT_UID, uid), (CLUSTER, cluster)];
+    let (owner, name_key, uid_key) = match owner {
+        TakenFor::Snapshot(owner) => (owner, SNAPSHOT, SNAPSHOT_UID),
+        TakenFor::Group(owner) => (owner, GROUP, GROUP_UID),
+    };
+    let full_name = format!("{}/{}", of_source.unwrap_or(&owner.namespace), owner.name);
+    let uid = owner.uid.as_deref().unwrap_or_default();
+    let keys = [(name_key, full_name.as_str()), (uid_key, uid), (CLUSTER, cluster)];
     let Ok(record) = owner::write(keys) else { return Ok(()) };
     Ok(context.volumes.record_owner(taken.snapshot.clone(), record).await?)
 }
@@ -184,6 +196,7 @@ mod tests {
         let of = |pairs: &[(&str, &str)]| namespace_in(&keys(pairs), Some("c")).map(str::to_owned);
         assert_eq!(of(&[(CLAIM, "shop/data"), (CLUSTER, "c")]).as_deref(), Some("shop"));
         assert_eq!(of(&[(SNAPSHOT, "shop/monday")]).as_deref(), Some("shop"));
+        assert_eq!(of(&[(GROUP, "shop/evening")]).as_deref(), Some("shop"));
         let long = format!("{}/data", "n".repeat(64));
         for pairs in [
             &[(CLAIM, "shop/data"), (CLUSTER, "d")][..],

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::volumes::Outlook;
 use kube::ResourceExt;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::kind::Kind;
 use super::{status, write};
 use crate::kubernetes::api::backoff::retry_delay;
 use crate::kubernetes::api::events::Reason;
@@ -17,40 +17,35 @@ use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedAttempt;
 
 /// Returns how long until the attempt that is reported with `reason` may be repeated, if it has failed before.
-pub fn remaining_pause(context: &Context, content: &VolumeSnapshotContent, reason: Reason) -> Option<Duration> {
-    let failed = context.memory.with(content.uid(), |entry| entry.failed_attempt)?;
+pub fn remaining_pause<K: Kind>(context: &Context, content: &K, reason: Reason) -> Option<Duration> {
+    let failed = context.memory.with(content.object_uid(), |entry| entry.failed_attempt)?;
     let left = failed.not_before.saturating_duration_since(Instant::now());
     (failed.reason == reason && !left.is_zero()).then_some(left)
 }
 
 /// Forgets that an attempt has failed: one has succeeded.
-pub fn succeeded(context: &Context, content: &VolumeSnapshotContent) {
-    context.memory.with(content.uid(), |entry| entry.failed_attempt = None);
+pub fn succeeded<K: Kind>(context: &Context, content: &K) {
+    context.memory.with(content.object_uid(), |entry| entry.failed_attempt = None);
 }
 
-/// Reports that the attempt has failed, if that concerns the snapshot rather than the API server, and returns the
+/// Reports that the attempt has failed, if that concerns what is taken rather than the API server, and returns the
 /// failure.
-pub fn report(context: &Context, content: &VolumeSnapshotContent, reason: Reason, failure: Failure) -> Failure {
+pub fn report<K: Kind>(context: &Context, content: &K, reason: Reason, failure: Failure) -> Failure {
     if failure.is_for_owner() {
         warn!(object = %content.name_any(), "{failure}");
         context.events.publish(content, reason, failure.to_string());
-        let failures = context.memory.failures(content.uid()).saturating_add(1);
+        let failures = context.memory.failures(content.object_uid()).saturating_add(1);
         let not_before = Instant::now() + retry_delay(failures, &failure);
         let failed = FailedAttempt { reason, not_before };
-        context.memory.with(content.uid(), |entry| entry.failed_attempt = Some(failed));
+        context.memory.with(content.object_uid(), |entry| entry.failed_attempt = Some(failed));
     }
     failure
 }
 
-/// Reports as [`report`] does, and says so in the object, from which the snapshot controller copies it to the
-/// VolumeSnapshot. Unless the snapshot may be taken at this moment, also says that nothing is in progress: as long as
+/// Reports as [`report`] does, and says so in the object, from which the snapshot controller copies it to its
+/// owner. Unless it may be taken at this moment, also says that nothing is in progress: as long as
 /// something is, nobody else may act.
-pub async fn report_in_object(
-    context: &Context,
-    content: &VolumeSnapshotContent,
-    reason: Reason,
-    failure: Failure,
-) -> Failure {
+pub async fn report_in_object<K: Kind>(context: &Context, content: &K, reason: Reason, failure: Failure) -> Failure {
     let failure = report(context, content, reason, failure);
     if !failure.is_for_owner() {
         return failure;
@@ -64,7 +59,7 @@ pub async fn report_in_object(
     }
     if content.is_being_created()
         && !may_be_in_progress(&failure)
-        && let Err(failure) = write::object(context, &content, status::settled()).await
+        && let Err(failure) = write::object(context, &content, status::settled::<K>()).await
     {
         return failure;
     }

@@ -1,6 +1,7 @@
 //! A VolumeSnapshot and the content that it is bound to: which one that is, and whether the snapshot can be used. Nothing
 //! here does any I/O.
 
+use bulkhead_model::objects::content::Content;
 use bulkhead_model::objects::names::{is_object_name, shown};
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
@@ -37,7 +38,7 @@ pub fn check_bound(
     let is_bound_to_it = bound.name == name
         && Some(&bound.namespace) == snapshot.metadata.namespace.as_ref()
         && snapshot.metadata.uid.is_some()
-        && content.snapshot_uid() == snapshot.metadata.uid.as_deref();
+        && content.owner_uid() == snapshot.metadata.uid.as_deref();
     if !is_bound_to_it {
         return Err(Failure::NotYet(format!(
             "VolumeSnapshot {name} and its VolumeSnapshotContent do not name each other"

@@ -1,17 +1,17 @@
-//! Which VolumeSnapshotContents concern an agent: those of its driver that its node handles, or no node yet.
+//! Which objects of snapshots and groups concern an agent: those of its driver that its node handles, or no node yet.
 
-use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
+use bulkhead_model::objects::content::Content;
 use kube::runtime::watcher::Event;
 
 use crate::kubernetes::labels::scope::Scope;
 
 /// Returns whether `content` concerns the agent of `scope`.
-pub fn includes(scope: &Scope, content: &VolumeSnapshotContent) -> bool {
+pub fn includes<K: Content>(scope: &Scope, content: &K) -> bool {
     is_of_driver(scope, content) && content.node(&scope.place).is_none_or(|node| node == scope.place.value())
 }
 
 /// Returns what remains of an event about all objects once those that do not concern the agent are left out.
-pub fn filter(scope: &Scope, event: Event<VolumeSnapshotContent>) -> Option<Event<VolumeSnapshotContent>> {
+pub fn filter<K: Content>(scope: &Scope, event: Event<K>) -> Option<Event<K>> {
     match event {
         Event::InitApply(content) if !includes(scope, &content) => None,
         // It may have concerned the agent until now.
@@ -22,12 +22,13 @@ pub fn filter(scope: &Scope, event: Event<VolumeSnapshotContent>) -> Option<Even
     }
 }
 
-fn is_of_driver(scope: &Scope, content: &VolumeSnapshotContent) -> bool {
-    content.spec.driver == scope.driver
+fn is_of_driver<K: Content>(scope: &Scope, content: &K) -> bool {
+    content.driver() == scope.driver
 }
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
     use serde_json::json;
 
     use super::*;

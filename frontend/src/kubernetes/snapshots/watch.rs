@@ -1,18 +1,17 @@
-//! Watching the VolumeSnapshotContents that concern this node. Their driver is not among their metadata, so that without
+//! Watching the objects that concern this node. Their driver is not among their metadata, so that without
 //! the policy all of them are watched whole.
 
 use std::future::ready;
 use std::pin::pin;
 use std::time::Duration;
 
-use bulkhead_model::objects::names::{CONTENT_POLICY, SNAPSHOT_GROUP};
-use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client};
 use tracing::warn;
 
+use super::kind::Kind;
 use super::scope::{filter, includes};
 use crate::kubernetes::api::backoff::Interruptions;
 use crate::kubernetes::api::failure::Failure;
@@ -26,16 +25,16 @@ use crate::kubernetes::labels::watch::{Labelled, Watched};
 /// How soon to ask again whether the cluster knows snapshots.
 const UNKNOWN: Duration = Duration::from_secs(120);
 
-impl Labelled for VolumeSnapshotContent {
-    const OBJECTS: &'static str = "snapshots";
-    const EVERYTHING: &'static str = "all VolumeSnapshotContents";
-    const POLICY: &'static str = CONTENT_POLICY;
+impl<K: Kind> Labelled for K {
+    const OBJECTS: &'static str = K::MANY;
+    const EVERYTHING: &'static str = K::EVERYTHING;
+    const POLICY: &'static str = K::POLICY;
 
     async fn is_known(client: &Client) -> Result<Result<(), Duration>, Failure> {
-        let version = format!("{SNAPSHOT_GROUP}/v1");
+        let version = K::api_version(&());
         let found = request("asking whether the cluster knows snapshots", client.list_api_group_resources(&version));
         match found.await {
-            Ok(found) if found.resources.iter().any(|known| known.name == Self::plural(&())) => Ok(Ok(())),
+            Ok(found) if found.resources.iter().any(|known| known.name == K::plural(&())) => Ok(Ok(())),
             Ok(_) => Ok(Err(UNKNOWN)),
             Err(failure) if failure.is_unknown_kind() => Ok(Err(UNKNOWN)),
             Err(failure) => Err(failure),
@@ -45,12 +44,12 @@ impl Labelled for VolumeSnapshotContent {
     fn labelled(client: &Client, scope: &Scope) -> BoxStream<'static, Watched<Self>> {
         // Those that no node has yet have an empty value.
         let labels = format!("{} in (,{})", scope.place.key(), scope.place.value());
-        watcher(contents(client), config().labels(&labels)).backoff(Interruptions::default()).boxed()
+        watcher(Api::<K>::all(client.clone()), config().labels(&labels)).backoff(Interruptions::default()).boxed()
     }
 
     fn among_all(client: &Client, scope: &Scope) -> BoxStream<'static, Watched<Self>> {
         let scope = scope.clone();
-        watcher(contents(client), config().page_size(PAGE))
+        watcher(Api::<K>::all(client.clone()), config().page_size(PAGE))
             .backoff(Interruptions::default())
             .try_filter_map(move |event| ready(Ok(filter(&scope, event))))
             .boxed()
@@ -58,7 +57,7 @@ impl Labelled for VolumeSnapshotContent {
 
     async fn find_unlabelled(client: &Client, scope: &Scope) -> Found<Self> {
         let labels = format!("!{}", scope.place.key());
-        let mut listed = pin!(list("listing snapshots without a label", contents(client), Some(&labels)));
+        let mut listed = pin!(list("listing snapshots without a label", Api::<K>::all(client.clone()), Some(&labels)));
         let (mut found, mut seen) = (Vec::new(), 0_u32);
         loop {
             match listed.try_next().await {
@@ -76,8 +75,4 @@ impl Labelled for VolumeSnapshotContent {
             }
         }
     }
-}
-
-fn contents(client: &Client) -> Api<VolumeSnapshotContent> {
-    Api::all(client.clone())
 }

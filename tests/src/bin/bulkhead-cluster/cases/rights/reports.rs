@@ -18,8 +18,7 @@ const ROOM_LABEL: &str = "an agent may write only capacities that carry its own 
 pub const EVENTS: &str = "bulkhead-agent-events";
 // The messages of the policy's expressions.
 pub const REPORTER: &str = "an agent may report only in its own node's name";
-const SUBJECT: &str =
-    "an agent may report only on PersistentVolumes, PersistentVolumeClaims, VolumeSnapshotContents and its own Node";
+const SUBJECT: &str = "an agent may report only on PersistentVolumes, PersistentVolumeClaims, VolumeSnapshotContents, VolumeGroupSnapshotContents and its own Node";
 
 cases! {
     on Cluster;
