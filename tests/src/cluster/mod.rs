@@ -10,6 +10,7 @@ mod credentials;
 mod fence;
 mod fixture;
 pub mod grant;
+pub mod groups;
 pub mod manifests;
 pub mod network;
 pub mod node;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tonic::codegen::http::Request;
 
 use super::fixture::{Cluster, PATIENCE};
+use super::groups::{OF_GROUPS, group_content};
 use super::manifests::kubectl;
 use crate::kubelet::DRIVER;
 use crate::wait;
@@ -36,8 +37,15 @@ const CONTROLLER: &str = "BULKHEAD_SNAPSHOT_CONTROLLER";
 /// Names the directory with the definitions.
 const RESOURCES: &str = "BULKHEAD_SNAPSHOT_RESOURCES";
 
-/// The kinds of objects.
-const KINDS: [&str; 3] = ["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"];
+/// The kinds of objects, each with its API group.
+const KINDS: [(&str, &str); 6] = [
+    (GROUP, "volumesnapshotclasses"),
+    (GROUP, "volumesnapshotcontents"),
+    (GROUP, "volumesnapshots"),
+    (OF_GROUPS, "volumegroupsnapshotclasses"),
+    (OF_GROUPS, "volumegroupsnapshotcontents"),
+    (OF_GROUPS, "volumegroupsnapshots"),
+];
 
 /// The snapshot controller's program.
 pub fn controller() -> Result<PathBuf> {
@@ -51,17 +59,18 @@ pub fn controller_flags(kubeconfig: &Path) -> Vec<String> {
         // With its default of five requests a second it would be the bottleneck.
         "--kube-api-qps=1000".to_owned(),
         "--kube-api-burst=2000".to_owned(),
+        "--feature-gates=CSIVolumeGroupSnapshot=true".to_owned(),
     ]
 }
 
 /// Defines the resources, and waits until the API server serves them.
 pub fn define_resources(kubeconfig: &Path) -> Result<()> {
     let directory = named(RESOURCES)?;
-    for kind in KINDS {
-        let file = directory.join(format!("snapshot.storage.k8s.io_{kind}.yaml"));
+    for (group, kind) in KINDS {
+        let file = directory.join(format!("{group}_{kind}.yaml"));
         kubectl(kubeconfig, &["apply", "--server-side", "--filename", &file.to_string_lossy()])?;
     }
-    let names = KINDS.map(|kind| format!("crd/{kind}.snapshot.storage.k8s.io"));
+    let names = KINDS.map(|(group, kind)| format!("crd/{kind}.{group}"));
     let names = names.iter().map(String::as_str);
     let arguments: Vec<&str> =
         ["wait", "--for=condition=Established", "--timeout=60s"].into_iter().chain(names).collect();
@@ -69,14 +78,17 @@ pub fn define_resources(kubeconfig: &Path) -> Result<()> {
     // A little later, it also has the schema of what a policy changes.
     let directory = tempfile::tempdir()?;
     let probe = directory.path().join("probe.json");
-    fs::write(&probe, content("default", "probe").to_string())?;
-    let arguments = ["create", "--dry-run=server", "--filename", &probe.to_string_lossy()];
-    wait::until(PATIENCE, || kubectl(kubeconfig, &arguments).map(drop))
+    for object in [content("default", "probe"), group_content("default", "probe")] {
+        fs::write(&probe, object.to_string())?;
+        let arguments = ["create", "--dry-run=server", "--filename", &probe.to_string_lossy()];
+        wait::until(PATIENCE, || kubectl(kubeconfig, &arguments).map(drop))?;
+    }
+    Ok(())
 }
 
 /// Removes the definitions, and all objects of these kinds.
 pub fn remove_resources(kubeconfig: &Path) -> Result<()> {
-    let names = KINDS.map(|kind| format!("{kind}.{GROUP}"));
+    let names = KINDS.map(|(group, kind)| format!("{kind}.{group}"));
     // A test that has failed may have left some that nobody looks after.
     let template = "{range .items[*]}{.kind}/{.metadata.name} --namespace={.metadata.namespace}{'\n'}{end}";
     let left = ["get", &names.join(","), "--all-namespaces", "--output", &format!("jsonpath={template}")];
@@ -140,21 +152,28 @@ impl Cluster {
 
     /// Waits until volumes can be made from a VolumeSnapshot, and returns its content.
     pub fn snapshot_ready(&self, name: &str) -> Result<Value> {
-        let path = format!("{}/{name}", self.snapshots());
-        let snapshot = self.access.wait(PATIENCE, &format!("the snapshot {name} to be ready"), || {
-            let found = self.ask("GET", &path, None)?;
-            ensure!(found["status"]["readyToUse"] == true, "its status is {}", found["status"]);
-            Ok(found)
-        })?;
-        let content = snapshot["status"]["boundVolumeSnapshotContentName"].as_str().context("no content")?.to_owned();
+        let content = self.ready(&format!("{}/{name}", self.snapshots()), "boundVolumeSnapshotContentName")?;
         self.ask("GET", &format!("{CONTENTS}/{content}"), None)
+    }
+
+    /// Waits until what is at this path can be used, and returns the name of its content, which is in this field.
+    pub(super) fn ready(&self, path: &str, bound: &str) -> Result<String> {
+        self.access.wait(PATIENCE, &format!("{path} to be ready"), || {
+            let found = self.ask("GET", path, None)?;
+            ensure!(found["status"]["readyToUse"] == true, "its status is {}", found["status"]);
+            Ok(found["status"][bound].as_str().context("no content")?.to_owned())
+        })
     }
 
     /// Waits until a VolumeSnapshot says that it has failed, for a reason that contains `part`.
     pub fn snapshot_failed(&self, name: &str, part: &str) -> Result<()> {
-        let path = format!("{}/{name}", self.snapshots());
-        self.access.wait(PATIENCE, &format!("the snapshot {name} to fail"), || {
-            let found = self.ask("GET", &path, None)?;
+        self.failed(&format!("{}/{name}", self.snapshots()), part)
+    }
+
+    /// Waits until what is at this path says that it has failed, for a reason that contains `part`.
+    pub(super) fn failed(&self, path: &str, part: &str) -> Result<()> {
+        self.access.wait(PATIENCE, &format!("{path} to fail"), || {
+            let found = self.ask("GET", path, None)?;
             let message = found["status"]["error"]["message"].as_str().unwrap_or_default();
             ensure!(message.contains(part), "its status is {}", found["status"]);
             Ok(())

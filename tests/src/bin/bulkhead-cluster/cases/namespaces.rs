@@ -24,6 +24,7 @@ cases! {
     a_node_does_not_bid_for_more_than_a_share: Bare,
     a_growth_beyond_the_share_is_infeasible: Bare,
     a_namespace_has_so_many_volumes_and_no_more: Bare,
+    a_group_is_taken_whole_or_not_at_all: Bare,
 }
 
 const MIB: u64 = 1 << 20;
@@ -248,4 +249,21 @@ fn a_namespace_has_so_many_volumes_and_no_more(cluster: &mut Cluster) -> Result<
     }
     cluster.create_claim(&on(claim("third", &cluster.class, "1Mi"), &cluster.node()))?;
     cluster.event("third", "ProvisioningFailed", "may have 2 volumes and snapshots").map(drop)
+}
+
+fn a_group_is_taken_whole_or_not_at_all(cluster: &mut Cluster) -> Result<()> {
+    // One snapshot more, and not two.
+    limited(cluster, &["--namespace-volumes", "3"])?;
+    let class = cluster.add_group_class("together", |_| {})?;
+    for name in ["data", "log"] {
+        let mut device = device(cluster, name);
+        device["metadata"]["labels"] = json!({ "app": "shop" });
+        cluster.create_claim(&device)?;
+        cluster.bound(name)?;
+    }
+    cluster.group("evening", "shop", &class)?;
+    cluster.group_failed("evening", "may have 3 volumes and snapshots")?;
+    let found = cluster.agents[0].volumes()?;
+    ensure!(found.len() == 2, "a part of it was taken: {found:?}");
+    cluster.delete_group("evening")
 }

@@ -7,6 +7,7 @@ mod claims;
 mod contents;
 mod copies;
 mod drawn;
+mod groups;
 mod holder;
 mod labels;
 mod leases;
@@ -50,6 +51,7 @@ pub fn cases() -> Vec<Case<Cluster>> {
         claims::cases(),
         copies::cases(),
         contents::cases(),
+        groups::cases(),
         labels::cases(),
         reports::cases(),
         leases::cases(),

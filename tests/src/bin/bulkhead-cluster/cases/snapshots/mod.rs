@@ -1,6 +1,7 @@
 //! Snapshots, with a real snapshot controller: agents take them, keep them and delete them, and make volumes from them.
 
 mod changed_blocks;
+mod groups;
 mod life;
 mod placement;
 mod programs;
@@ -23,6 +24,7 @@ use serde_json::Value;
 pub fn cases() -> Vec<Case<Cluster>> {
     let modules = [
         life::cases(),
+        groups::cases(),
         placement::cases(),
         programs::cases(),
         refused::cases(),

@@ -20,7 +20,7 @@ cases! {
 /// Runs `test` while the policies that set labels are removed, and then applies them again.
 fn without_labels(cluster: &mut Cluster, test: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
     let kubeconfig = cluster.access.kubeconfig();
-    let done = ["bulkhead-claims", "bulkhead-contents", "bulkhead-sources"]
+    let done = ["bulkhead-claims", "bulkhead-contents", "bulkhead-groups", "bulkhead-sources"]
         .iter()
         .try_for_each(|name| manifests::remove(&kubeconfig, "mutatingadmissionpolicybinding", name))
         .and_then(|()| {
