@@ -270,20 +270,26 @@ fn copies_are_taken_only_of_classes_that_have_any(cluster: &mut Cluster) -> Resu
 }
 
 fn a_class_for_snapshots_is_made_where_it_can_be_used(_: &mut Cluster) -> Result<()> {
-    const KIND: &str = "kind: VolumeSnapshotClass\n";
-    const KNOWN: &str = "--api-versions=snapshot.storage.k8s.io/v1/VolumeSnapshotClass";
     let made = |arguments: &[&str]| template(&[&[WITH_LABELS][..], arguments].concat())?.succeeded();
-    let of_images = made(&[KNOWN, "--set", "driverName=disk.example.com"])?;
-    let class = of_images.split("---\n").find(|object| object.contains(KIND)).context("no class for snapshots")?;
-    for line in ["  name: bulkhead\n", "driver: disk.example.com\n", "deletionPolicy: Delete\n"] {
-        ensure!(class.contains(line), "no {line:?} in {class}");
-    }
-    for (without, arguments) in [
-        ("the cluster knows none", &[][..]),
-        ("directories cannot be copied", &["--set", DISK, KNOWN][..]),
-        ("none is wanted", &["--set", "snapshotClass=", KNOWN][..]),
-    ] {
-        ensure!(!made(arguments)?.contains(KIND), "{without}");
+    let kinds = [
+        ("snapshot.storage.k8s.io/v1", "VolumeSnapshotClass"),
+        ("groupsnapshot.storage.k8s.io/v1", "VolumeGroupSnapshotClass"),
+    ];
+    for (version, kind) in kinds {
+        let (known, line) = (format!("--api-versions={version}/{kind}"), format!("kind: {kind}\n"));
+        let of_images = made(&[&known, "--set", "driverName=disk.example.com"])?;
+        let class = of_images.split("---\n").find(|object| object.contains(&line)).context("no class for snapshots")?;
+        let version = format!("apiVersion: {version}\n");
+        for line in [&version, "  name: bulkhead\n", "driver: disk.example.com\n", "deletionPolicy: Delete\n"] {
+            ensure!(class.contains(line), "no {line:?} in {class}");
+        }
+        for (without, arguments) in [
+            ("the cluster knows none", &[][..]),
+            ("directories cannot be copied", &["--set", DISK, &known][..]),
+            ("none is wanted", &["--set", "snapshotClass=", &known][..]),
+        ] {
+            ensure!(!made(arguments)?.contains(&line), "{without}");
+        }
     }
     Ok(())
 }
