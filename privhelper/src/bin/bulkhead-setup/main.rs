@@ -9,6 +9,7 @@
 #![allow(clippy::disallowed_macros, reason = "nobody but its caller waits for who reads its standard error")]
 
 mod below;
+mod domain;
 mod in_use;
 mod lines;
 mod neighbours;
@@ -44,6 +45,7 @@ usage: bulkhead-setup init-pool [NAME=]DIR ...
        bulkhead-setup check FLAGS ...
        bulkhead-setup requota --pool DIR [--other-pool DIR ...] [--project-ids FIRST-LAST] [--dry-run] [--while-in-use]
        bulkhead-setup install-udev-rule DIR
+       bulkhead-setup run-in-domain DOMAIN PROGRAM [ARGUMENT ...]
 
   init-pool  make each DIR a pool, which is called NAME if one is given; a DIR that is that pool already is left as it is
   prepare    find empty disks and make each a pool of its own: format it (mkfs.xfs), mount it by UUID with project quotas,
@@ -77,6 +79,9 @@ usage: bulkhead-setup init-pool [NAME=]DIR ...
   install-udev-rule
              write 59-bulkhead.rules, which keeps the host's programs from pods' devices, into DIR, such as
              /run/udev/rules.d, unless it is there, and wait until udev goes by it
+  run-in-domain
+             where there is SELinux, run PROGRAM in this DOMAIN of it, as container runtimes run privileged containers in one
+             of their own; elsewhere, just run it
   --help, --version
 ";
 
@@ -107,11 +112,14 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
         Some("prepare") => prepare::prepare(arguments),
         Some("requota") => requota::requota(arguments),
         Some("install-udev-rule") => udev::install(arguments),
+        Some("run-in-domain") => domain::run(arguments),
         Some("--help" | "-h") => print(HELP),
         Some("--version") => print(&format!("bulkhead-setup {}\n", env!("CARGO_PKG_VERSION"))),
         Some(other) => Err(format!("unknown command {other:?}; see --help")),
         None => {
-            Err("a command is missing: init-pool, prepare, check, requota or install-udev-rule; see --help".to_owned())
+            Err("a command is missing: init-pool, prepare, check, requota, install-udev-rule or run-in-domain; see \
+                     --help"
+                .to_owned())
         }
     }
 }
@@ -316,7 +324,7 @@ mod tests {
     #[test]
     fn each_command_has_help() {
         let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned()));
-        for command in ["check", "init-pool", "prepare", "requota", "install-udev-rule", "--help"] {
+        for command in ["check", "init-pool", "prepare", "requota", "install-udev-rule", "run-in-domain", "--help"] {
             assert_eq!(run(&[command, "--help"]), Ok(true), "{command}");
         }
     }
