@@ -15,8 +15,9 @@ use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 /// The directories whose files have the same place in the archive as in the source, so that the commands in the pages work
 /// there as well.
-const DIRECTORIES: [&str; 6] =
-    ["deploy/monitoring", "deploy/prepare", "deploy/seccomp", "deploy/systemd", "deploy/udev", "docs"];
+const DIRECTORIES: [&str; 7] = [
+    "deploy/monitoring", "deploy/prepare", "deploy/seccomp", "deploy/selinux", "deploy/systemd", "deploy/udev", "docs",
+];
 
 /// Files that have the same place in the archive as in the source.
 const FILES: [&str; 4] = ["CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md"];

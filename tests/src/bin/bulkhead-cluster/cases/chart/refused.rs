@@ -163,8 +163,10 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
     let groups = json!({ "nodeGroups": [{ "name": "a", "nodeSelector": { "a": "1" } }] });
     let disk = json!({ "pools": [{ "name": "a", "directory": "/srv/bulkhead/a" }] });
     let without = json!({ "udevRule": { "enabled": false } });
+    let in_domains = json!({ "selinux": { "enabled": true } });
     let prepared = json!({ "pools": disk["pools"], "prepare": { "enabled": true, "paths": ["/dev/sd?"] } });
-    for values in [json!({}), elsewhere, groups, disk, prepared, without, json!({ "form": "host-service" })] {
+    let on_host = json!({ "form": "host-service" });
+    for values in [json!({}), elsewhere, groups, disk, prepared, without, in_domains, on_host] {
         let made = objects(cluster, &template_with(&values)?.succeeded()?)?;
         confined(&made, &values).with_context(|| values.to_string())?;
     }
@@ -210,11 +212,14 @@ fn confined(objects: &Objects, values: &Value) -> Result<()> {
     let containers = pod["containers"].as_array().context("no containers")?;
     ensure!(containers.len() == 1 + usize::from(container), "{} containers", containers.len());
     let frontend = &containers[0]["securityContext"];
-    let unprivileged = json!({
+    let mut unprivileged = json!({
         "runAsUser": 10001, "runAsGroup": 10001, "runAsNonRoot": true, "allowPrivilegeEscalation": false,
         "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] },
         "seccompProfile": { "type": "RuntimeDefault" },
     });
+    if values["selinux"]["enabled"] == true {
+        unprivileged["seLinuxOptions"] = json!({ "type": "bulkhead_frontend_t", "level": "s0" });
+    }
     ensure!(*frontend == unprivileged, "{frontend:#}");
     if container {
         let helper = containers[1]["volumeMounts"].as_array().context("no mounts")?;

@@ -22,14 +22,21 @@ cases! {
 
 const FORMS: [&str; 2] = ["container", "host-service"];
 
+/// The overlays of kustomize, with the values that make the same objects.
+const OVERLAYS: [(&str, &str); 3] = [
+    ("container", "form=container"),
+    ("host-service", "form=host-service"),
+    ("selinux", "form=container,selinux.enabled=true"),
+];
+
 fn helm_finds_no_fault_with_the_chart(_: &mut Cluster) -> Result<()> {
     helm(&["lint", "--strict", &chart()])?.succeeded().map(drop)
 }
 
 fn with_their_pool_it_makes_the_objects_of_kustomize(cluster: &mut Cluster) -> Result<()> {
-    for form in FORMS {
+    for (form, values) in OVERLAYS {
         let overlay = manifests::build(&cluster.access.kubeconfig(), &format!("overlays/{form}"))?;
-        let made = template(&[WITH_LABELS, "--set", &format!("form={form},{DISK}")])?.succeeded()?;
+        let made = template(&[WITH_LABELS, "--set", &format!("{values},{DISK}")])?.succeeded()?;
         are_the_same(cluster, &made, &overlay).with_context(|| form)?;
     }
     Ok(())
