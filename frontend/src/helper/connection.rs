@@ -106,6 +106,9 @@ impl Connection {
         if info.bytes_read() == 0 {
             return Err(Unreachable::Closed);
         }
+        if info.ancillary_truncated() && descriptors.is_empty() {
+            return Err(Unreachable::Withheld);
+        }
         if info.truncated() || info.ancillary_truncated() || descriptors.len() > 1 {
             return Err(Unreachable::Malformed(CodecError::TooLong));
         }

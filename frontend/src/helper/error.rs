@@ -41,6 +41,11 @@ pub enum Unreachable {
     /// The packet is not a valid reply.
     #[error("cannot read the privileged helper's reply: {0}; are its release and this one compatible?")]
     Malformed(CodecError),
+    /// The helper passed a descriptor, and the kernel did not hand it over.
+    #[error(
+        "the system keeps the privileged helper's socket from this process: where SELinux enforces, each program needs a domain of its own (docs/platforms.md#where-selinux-enforces); elsewhere, allow it more open files"
+    )]
+    Withheld,
     /// The helper refuses the connection.
     #[error("the privileged helper refuses the connection: {0}")]
     Refused(Error),
@@ -79,7 +84,7 @@ impl Unreachable {
             | Self::Broken(_)
             | Self::Silent
             | Self::NotYet => true,
-            Self::Malformed(_) | Self::Refused(_) | Self::Version(_) => false,
+            Self::Malformed(_) | Self::Withheld | Self::Refused(_) | Self::Version(_) => false,
         }
     }
 }
