@@ -29,13 +29,15 @@ pub struct Equipment {
     pub images: Vec<PathBuf>,
     /// The machine, apart from what makes it a node.
     pub options: Options,
+    /// Whether SELinux enforces there.
+    pub enforces: bool,
 }
 
 impl Equipment {
     /// The usual one.
     pub fn usual(workspace: &Workspace, programs: &Programs, qemu: bool) -> Result<Self> {
         let options = Options { memory: 2048, qemu, ..Options::new(programs.all()?) };
-        Ok(Equipment { assets: kubernetes::cluster(workspace)?, images: Vec::new(), options })
+        Ok(Equipment { assets: kubernetes::cluster(workspace)?, images: Vec::new(), options, enforces: false })
     }
 }
 
@@ -47,13 +49,13 @@ pub fn run<T: Send>(
     arguments: &[String],
     run_program: impl FnOnce(&mut Command) -> Result<T> + Send,
 ) -> Result<T> {
-    let Equipment { assets, images: more_images, options } = equipment;
+    let Equipment { assets, images: more_images, options, enforces } = equipment;
     let archives = run_directory(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
     images.extend(image::write_shells(archives.path())?);
     images.extend(more_images);
     let [kubelet_port, relay_port] = free_ports()?;
-    let node = Node { kubelet: assets.join("kubelet"), images, kubelet_port, relay_port };
+    let node = Node { kubelet: assets.join("kubelet"), images, kubelet_port, relay_port, enforces };
     let options = Options { userland: Userland::Node(node), ..options };
     let (lender, borrower) = UnixStream::pair().context("make a socket pair for the program")?;
     let mut program = command(programs.path(PROGRAM));

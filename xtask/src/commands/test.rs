@@ -128,9 +128,10 @@ fn run(workspace: &Workspace, arguments: &Arguments, steps: &[Step], units: Opti
         report.preparation("provide the machine's kernel", || Machine::provide_kernel(workspace));
     }
     // Each includes the ones below it.
-    let providers: [(Step, Provider); 4] = [
+    let providers: [(Step, Provider); 5] = [
         (Step::StorageE2e, kubernetes::cluster_with_tests),
         (Step::Node, kubernetes::cluster),
+        (Step::Selinux, kubernetes::cluster),
         (Step::Kubernetes, kubernetes::control_plane),
         (Step::OlderKubernetes, kubernetes::control_plane),
     ];

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result};
 
 use super::step::Step::{
-    self, Ext4, Host, Kubernetes, Node, OlderKubernetes, Policy, PowerCut, Reboot, Sanity, StorageE2e, Systemd, Unit,
-    Xfs,
+    self, Ext4, Host, Kubernetes, Node, OlderKubernetes, Policy, PowerCut, Reboot, Sanity, Selinux, StorageE2e,
+    Systemd, Unit, Xfs,
 };
 use crate::process::capture;
 use crate::workspace::Workspace;
@@ -57,6 +57,11 @@ const RULES: &[Rule] = &[
     rule(&["deploy/helm/bulkhead/files/monitoring/", "deploy/monitoring/"], FRONTEND, &[Unit, Kubernetes]),
     rule(&["deploy/prepare/"], HELPER, &[Unit, Host]),
     rule(&["deploy/seccomp/"], ALL, &[Systemd]),
+    rule(
+        &["deploy/selinux/", "tests/src/bin/bulkhead-node/selinux.rs", "xtask/src/vm/guest/enforcing/"],
+        ALL,
+        &[Selinux],
+    ),
     rule(&["deploy/systemd/", "deploy/udev/"], ALL, &[Systemd, Node]),
     rule(&["frontend/"], FRONTEND, &[Unit, Host, Kubernetes]),
     rule(&["frontend/api/"], API, &[Unit, Kubernetes]),

@@ -26,7 +26,7 @@ use crate::workspace::TestProgram;
 const LANES: [&[Step]; 5] = [
     &[Step::Host, Step::Unit, Step::Release],
     &[Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e],
-    &[Step::Kubernetes, Step::OlderKubernetes],
+    &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux],
     &[Step::Node],
     &[Step::Ext4, Step::PowerCut, Step::Systemd],
 ];

@@ -29,6 +29,8 @@ pub enum Step {
     Systemd,
     /// Pods on a Kubernetes node in a machine, with its control plane on this host.
     Node,
+    /// Pods on such a node where SELinux enforces; only with `--all` or by name.
+    Selinux,
     /// Kubernetes' own tests of storage drivers on such a node; only with `--all` or by name.
     StorageE2e,
     /// A release, built twice, and its images in a machine of the other architecture; only with `--all` or by name.
@@ -60,6 +62,7 @@ impl Step {
             Step::PowerCut => ("power-cut", "across a power cut of the machine"),
             Step::Systemd => ("systemd", "services in a machine with systemd"),
             Step::Node => ("node", "pods on a Kubernetes node"),
+            Step::Selinux => ("selinux", "pods on a node where SELinux enforces"),
             Step::StorageE2e => ("storage-e2e", "Kubernetes' own tests of storage drivers"),
             Step::Release => ("release", "release, built twice"),
         }
@@ -77,7 +80,7 @@ impl Step {
         match self {
             Step::Unit => format!("cargo test --workspace '{test}'"),
             // A check is named after its deployment.
-            Step::Node => {
+            Step::Node | Step::Selinux => {
                 format!("cargo xtask test --step {name} '{}'", test.split_once(": ").map_or(test, |(_, check)| check))
             }
             // It counts no tests by name.
@@ -88,7 +91,7 @@ impl Step {
 
     /// Returns whether it takes so long that it runs only with `--all` or if it is named on the command line.
     pub fn is_long(self) -> bool {
-        matches!(self, Step::OlderKubernetes | Step::StorageE2e | Step::Release)
+        matches!(self, Step::OlderKubernetes | Step::Selinux | Step::StorageE2e | Step::Release)
     }
 
     /// Returns whether it boots a machine.

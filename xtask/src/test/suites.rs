@@ -98,6 +98,7 @@ impl Suites<'_> {
             Step::PowerCut => self.interrupted(SUITE, self.up(machine)?, Machine::power_cut, transcript),
             Step::Systemd => self.services(transcript),
             Step::Node => self.node(transcript),
+            Step::Selinux => self.selinux(transcript),
             Step::StorageE2e => self.storage(transcript),
             Step::Release => release::run(self.workspace, transcript),
             Step::Policy | Step::Unit => anyhow::bail!("{} is not a suite", step.name()),
@@ -175,6 +176,18 @@ impl Suites<'_> {
         })
     }
 
+    /// Pods on such a node where SELinux enforces.
+    fn selinux(&self, transcript: &mut Transcript<'_>) -> Result<Count> {
+        let mut arguments = vec!["selinux".to_owned()];
+        arguments.extend(self.filter.clone());
+        let snapshots = for_snapshots(self.workspace)?;
+        let helm = HELM.variable(self.workspace)?;
+        let equipment = Equipment { enforces: true, ..Equipment::usual(self.workspace, &self.programs, self.qemu)? };
+        node::run(self.workspace, &self.programs, equipment, &arguments, |program| {
+            transcript.run(program.envs(snapshots).envs([helm]))
+        })
+    }
+
     /// What is installed from a registry, in this directory, and the variables that tell a suite where it is.
     fn offered(&self, directory: &Path) -> Result<[(String, PathBuf); 4]> {
         packages::require(&["skopeo"])?;
@@ -201,7 +214,7 @@ impl Suites<'_> {
         // They grow volumes of one gibibyte and run several tests at a time.
         let usual = Options::new(self.programs.all()?);
         let options = Options { memory: 3072, disk: 32 << 10, qemu: self.qemu, ..usual };
-        let equipment = Equipment { assets, images, options };
+        let equipment = Equipment { assets, images, options, enforces: false };
         let snapshots = for_snapshots(self.workspace)?;
         node::run(self.workspace, &self.programs, equipment, &arguments, |program| {
             transcript.run(program.envs(snapshots))

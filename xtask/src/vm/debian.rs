@@ -26,17 +26,44 @@ const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,moun
 /// The packages that a Kubernetes node needs in addition.
 const NODE_PACKAGES: &str = "containerd,runc,containernetworking-plugins";
 
+/// The packages that it needs in addition where SELinux enforces.
+const SELINUX_PACKAGES: &str = "selinux-policy-default,policycoreutils";
+
+/// A login prompt would hang up the console for everything else that writes there. Without the traditional names, the
+/// name of the network device would depend on the number of disks.
+const WORDS: &str = "systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service net.ifnames=0 quiet audit=0";
+
+/// With every denial in the kernel's log, however many there are.
+const ENFORCING_WORDS: &str = "systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service net.ifnames=0 quiet lsm=landlock,selinux enforcing=1 \
+     sysctl.kernel.printk_ratelimit=0 log_buf_len=4M";
+
 /// A disk with Debian on it.
 pub struct System {
     name: &'static str,
+    /// The release, if it is not this host's.
+    suite: Option<&'static str>,
     packages: &'static [&'static str],
+    /// The machine's module of SELinux's policy.
+    module: Option<&'static str>,
+    /// What the kernel's command line says for it.
+    pub words: &'static str,
 }
 
 /// Debian with systemd.
-pub const PLAIN: System = System { name: "debian", packages: &[PACKAGES] };
+pub const PLAIN: System = System { name: "debian", suite: None, packages: &[PACKAGES], module: None, words: WORDS };
 
 /// Debian with containerd, for a kubelet.
-pub const NODE: System = System { name: "node", packages: &[PACKAGES, NODE_PACKAGES] };
+pub const NODE: System =
+    System { name: "node", suite: None, packages: &[PACKAGES, NODE_PACKAGES], module: None, words: WORDS };
+
+/// The same, where SELinux enforces. Only since Debian 13 does its policy know Kubernetes.
+pub const ENFORCING_NODE: System = System {
+    name: "enforcing-node",
+    suite: Some("trixie"),
+    packages: &[PACKAGES, NODE_PACKAGES, SELINUX_PACKAGES],
+    module: Some(include_str!("guest/enforcing/machine.cil")),
+    words: ENFORCING_WORDS,
+};
 
 const MEBIBYTES: u64 = 4096;
 const UNPACK_TIMEOUT: Duration = Duration::from_secs(900);
@@ -46,7 +73,7 @@ pub fn provide(workspace: &Workspace, agent: &Path, system: &System) -> Result<P
     let cache = workspace.machine_cache()?;
     let image = cache.join(format!("{}.disk", system.name));
     let list = image.with_extension("parts");
-    let parts = format!("{} {}\n", suite()?, system.packages.join(","));
+    let parts = format!("{} {}\n{}", system.suite()?, system.packages.join(","), system.module.unwrap_or_default());
     if !image.exists() || fs::read_to_string(&list).unwrap_or_default() != parts {
         packages::require(&["mmdebstrap", "uidmap", "arch-test"])?;
         let archive = image.with_extension("tar");
@@ -58,18 +85,29 @@ pub fn provide(workspace: &Workspace, agent: &Path, system: &System) -> Result<P
     Ok(image)
 }
 
-/// The Debian release of this host, which has its signing keys.
-fn suite() -> Result<String> {
-    let release = fs::read_to_string("/etc/os-release").context("read which Debian this is")?;
-    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    Ok(codename.context("/etc/os-release names no Debian release")?.trim_matches('"').to_owned())
+impl System {
+    /// Its Debian release: this host's, if it needs no other. This host has the signing keys of both.
+    fn suite(&self) -> Result<String> {
+        if let Some(suite) = self.suite {
+            return Ok(suite.to_owned());
+        }
+        let release = fs::read_to_string("/etc/os-release").context("read which Debian this is")?;
+        let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+        Ok(codename.context("/etc/os-release names no Debian release")?.trim_matches('"').to_owned())
+    }
 }
 
 fn gather(system: &System, archive: &Path) -> Result<()> {
     let mut gather = command("mmdebstrap");
     gather.args(["--quiet", "--variant=minbase", &format!("--include={}", system.packages.join(","))]);
     gather.args(["--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*"]);
-    run_quietly(gather.arg(suite()?).arg(archive))
+    let module = archive.with_file_name("machine.cil");
+    if let Some(text) = system.module {
+        fs::write(&module, text)?;
+        gather.arg(format!("--customize-hook=copy-in '{}' /root", module.display()));
+        gather.arg("--customize-hook=chroot \"$1\" semodule --noreload --install /root/machine.cil");
+    }
+    run_quietly(gather.arg(system.suite()?).arg(archive))
         .context("gather Debian's packages: this needs root, or a user with subordinate ids (/etc/subuid)")
 }
 

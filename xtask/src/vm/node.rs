@@ -11,11 +11,21 @@ use anyhow::{Context, Result};
 use fs_err as fs;
 
 use super::cpio::Archive;
+use super::debian;
 use super::kernel::Kernel;
 use crate::process::{capture, command, run_quietly};
 
 /// The filesystem label of the disk with the large parts, and its serial number.
 pub const LABEL: &str = "node-parts";
+
+/// The configuration of its container runtime, and what has to be different where SELinux enforces.
+const CONTAINERD: (&str, &str) =
+    ("overlay/etc/containerd/config.toml", include_str!("guest/node/overlay/etc/containerd/config.toml"));
+const WITHOUT_LABELS: &str = "enable_selinux = false";
+const WITH_LABELS: &str = "enable_selinux = true";
+
+/// The kubelet's directories, whose labels SELinux's policy knows. Made by the kubelet, they would have others.
+const KUBELET_DIRECTORIES: [&str; 3] = ["pods", "plugins", "plugins_registry"];
 
 /// What turns the machine into a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +38,8 @@ pub struct Node {
     pub kubelet_port: u16,
     /// The port, likewise, at which the host reaches the pods' network.
     pub relay_port: u16,
+    /// Whether SELinux enforces there.
+    pub enforces: bool,
 }
 
 /// Where systemd finds its units.
@@ -43,6 +55,17 @@ const UNITS: [(&str, &str); 5] = [
 ];
 
 impl Node {
+    /// What is on its disk.
+    pub fn system(&self) -> debian::System {
+        if self.enforces { debian::ENFORCING_NODE } else { debian::NODE }
+    }
+
+    /// The line of the large parts' disk in the machine's /etc/fstab. What is on it has no labels of its own.
+    pub fn fstab(&self) -> String {
+        let label = if self.enforces { ",context=system_u:object_r:bin_t:s0" } else { "" };
+        format!("LABEL={LABEL} /opt/node ext4 ro{label} 0 0\n")
+    }
+
     /// Makes the disk for the parts that are too large for the kernel's first root.
     pub fn make_disk(&self, kernel: &Kernel, directory: &Path) -> Result<PathBuf> {
         let tree = directory.join("node");
@@ -65,6 +88,14 @@ impl Node {
 
     /// Adds the files that are overlaid on Debian's root.
     pub fn add_files<W: Write>(&self, root: &mut Archive<W>, kernel: &Kernel) -> Result<()> {
+        if self.enforces {
+            let (path, text) = CONTAINERD;
+            root.file(path, 0o644, text.replace(WITHOUT_LABELS, WITH_LABELS).as_bytes())?;
+            root.tree("enforcing/root")?;
+            for directory in KUBELET_DIRECTORIES {
+                root.directory(&format!("overlay/var/lib/kubelet/{directory}"))?;
+            }
+        }
         root.tree("node")?;
         let configuration = format!("{}port: {}\n", include_str!("guest/kubelet.yaml"), self.kubelet_port);
         root.file("overlay/etc/kubernetes/kubelet.yaml", 0o644, configuration.as_bytes())?;

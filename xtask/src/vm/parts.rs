@@ -20,9 +20,8 @@ use crate::workspace::{Architecture, Workspace};
 /// The program that runs the commands in the machine.
 pub const AGENT: &str = "bulkhead-vm-agent";
 
-/// A login prompt would hang up the console for everything else that writes there. Without the traditional names, the
-/// name of the network device would depend on the number of disks.
-const DEBIAN_WORDS: &str = "systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service net.ifnames=0 quiet";
+/// What the kernel's command line says in the small machine: nobody reads what is audited.
+const SMALL_WORDS: &str = "audit=0";
 
 /// Makes sure that this host has the packages needed to make a machine. Worth doing before a long build.
 pub fn require_packages(architecture: Architecture) -> Result<()> {
@@ -52,7 +51,7 @@ pub fn provide(workspace: &Workspace, options: &Options) -> Result<Guest> {
     let (own, system, node): (Vec<&Disk>, _, _) = match &options.userland {
         Userland::Small => (POOLS.iter().chain([&STATE]).collect(), None, None),
         Userland::Debian => (POOLS.iter().collect(), Some(debian::PLAIN), None),
-        Userland::Node(node) => (vec![&NODE_POOL], Some(debian::NODE), Some(node)),
+        Userland::Node(node) => (vec![&NODE_POOL], Some(node.system()), Some(node)),
     };
     let mut disks = options.more_disks.clone();
     if let Some(system) = &system {
@@ -61,7 +60,7 @@ pub fn provide(workspace: &Workspace, options: &Options) -> Result<Guest> {
     let mut fstab = String::new();
     if let Some(node) = node {
         disks.push((node::LABEL.to_owned(), node.make_disk(&kernel, directory.path())?));
-        fstab += &format!("LABEL={} /opt/node ext4 ro 0 0\n", node::LABEL);
+        fstab += &node.fstab();
     }
     for disk in own {
         disks.push((disk.label.to_owned(), disk.make(directory.path(), options.disk)?));
@@ -76,7 +75,7 @@ pub fn provide(workspace: &Workspace, options: &Options) -> Result<Guest> {
         architecture: options.architecture,
         memory: options.memory,
         processors: options.userland.processors(),
-        append: if system.is_some() { DEBIAN_WORDS } else { "" },
+        append: system.map_or(SMALL_WORDS, |system| system.words),
         ports: node.map_or_else(Vec::new, |node| vec![node.kubelet_port, node.relay_port]),
         disks,
         directory,
