@@ -20,6 +20,9 @@ pub const DISKS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../do
 /// docs/operate.md.
 pub const OPERATE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operate.md"));
 
+/// docs/platforms.md.
+pub const PLATFORMS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/platforms.md"));
+
 /// docs/release.md.
 pub const RELEASE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/release.md"));
 

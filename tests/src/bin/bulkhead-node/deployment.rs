@@ -40,12 +40,15 @@ impl Deployment {
 
     /// Installs it, and waits until the scheduler knows how much space the node has.
     pub fn install(self, node: &Node, deploy: &Path) -> Result<()> {
+        self.apply(node, deploy)?;
+        wait_until_ready(node)
+    }
+
+    /// Installs it, whether or not it can run.
+    pub fn apply(self, node: &Node, deploy: &Path) -> Result<()> {
         match self {
             Self::Container => {}
-            Self::Chart => {
-                documented::helm_install(node)?;
-                return wait_until_ready(node);
-            }
+            Self::Chart => return documented::helm_install(node, ""),
             Self::HostService => install_helper(node, deploy)?,
         }
         let own = own_manifests(deploy)?;
@@ -54,7 +57,7 @@ impl Deployment {
             let directory = directory.to_str().context("the path of the manifests is not UTF-8")?;
             node.kubectl.run(&["apply", "--server-side", "--force-conflicts", "-k", directory])?;
         }
-        wait_until_ready(node)
+        Ok(())
     }
 
     /// Removes the programs from the node. The cluster's objects stay.

@@ -41,16 +41,16 @@ fn prepare_pool(story: &Story<'_>, commands: &str) -> Result<()> {
     machine.run(&format!("umount {0} && rmdir {0} && rm /var/lib/bulkhead.img", POOLS.1)).map(drop)
 }
 
-/// Installs the chart as the page says, on a node that has none of it yet, and reports how long a claim takes from
-/// there.
-pub fn helm_install(node: &Node) -> Result<()> {
+/// Installs the chart as the page says, with more flags, on a node that has none of it yet, and reports how long a claim
+/// takes from there.
+pub fn helm_install(node: &Node, flags: &str) -> Result<()> {
     let lines = KUBERNETES.lines().skip_while(|line| !line.starts_with("    helm install bulkhead deploy/"));
     let command = lines.take_while(|line| line.starts_with("    ")).collect::<Vec<_>>().join("\n");
     ensure!(command.contains("--set 'pools[0]"), "no command of helm with a pool: {command}");
     let (_, pools) = INSTALL.split_once("`--set 'pools[0]").context("no pool with filesystems in images")?;
     let (pools, _) = pools.split_once('`').context("no end of what is set")?;
     let start = Instant::now();
-    run_all(&node.kubectl, &format!("{command} --set 'pools[0]{pools}"))?;
+    run_all(&node.kubectl, &format!("{command} --set 'pools[0]{pools} {flags}"))?;
     let mounts = json!([{ "name": "timed", "mountPath": pods::DIRECTORY }]);
     let manifests = [
         pods::claim("timed", "bulkhead", Mode::Filesystem, "16Mi"),

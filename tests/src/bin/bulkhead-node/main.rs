@@ -12,6 +12,7 @@ mod operator;
 mod pods;
 mod quick_starts;
 mod restarts;
+mod selinux;
 mod shell;
 mod storage_suite;
 mod story;
@@ -52,6 +53,11 @@ enum Task {
         /// Run all of them in both deployments, and those whose outcome may differ as the chart installs the first, too
         #[arg(long)]
         everything: bool,
+        /// Only checks whose name contains this, and those that make the volumes and delete them
+        filter: Option<String>,
+    },
+    /// Run those that show what SELinux denies, on a node where it enforces
+    Selinux {
         /// Only checks whose name contains this, and those that make the volumes and delete them
         filter: Option<String>,
     },
@@ -152,6 +158,10 @@ fn run(options: &Options) -> Result<ExitCode> {
         Task::Test { everything, filter } => {
             node.offer_snapshots()?;
             test(&node, &options.deploy, *everything, filter.as_deref())
+        }
+        Task::Selinux { filter } => {
+            node.offer_snapshots()?;
+            selinux::test(&node, &options.deploy, filter.as_deref())
         }
         Task::StorageSuite { definitions, filter } => {
             node.offer_snapshots()?;
