@@ -29,7 +29,7 @@ cases! {
 const FILES: (&str, &str) = ("rules.yaml", "dashboard.json");
 
 /// The number of deployed alerts.
-const ALERTS: usize = 32;
+const ALERTS: usize = 33;
 
 /// Metrics left by the provisioning of a volume.
 const LEFT: [&str; 5] = [

@@ -39,7 +39,7 @@ fn the_doctor_knows_the_policies_and_each_node(cluster: &mut Cluster) -> Result<
         // Other tests' nodes may not be healthy.
         let printed = plugin(cluster, &["doctor"])?;
         Printed::row(&printed.text, &["ok", "CSIDriver bulkhead.csi.local"])?;
-        Printed::row(&printed.text, &["ok", "policies", "all 8 are in force"])?;
+        Printed::row(&printed.text, &["ok", "policies", "all 9 are in force"])?;
         Printed::row(&printed.text, &["note", "agents", "there is no DaemonSet"])?;
         Printed::row(&printed.text, &["ok", &node]).map(drop)
     })
