@@ -81,7 +81,7 @@ pub fn check_image(rig: &Rig, id: &str) -> Result<()> {
 }
 
 /// Ends the lives of volumes, each of which is published at the target of its name, and checks what they leave.
-fn end(rig: &Rig, helper: &HelperClient, ids: &[&str]) -> Result<()> {
+pub fn end(rig: &Rig, helper: &HelperClient, ids: &[&str]) -> Result<()> {
     for id in ids {
         helper.ask_all([unbind(id, id), unmount_filesystem(id)])?;
         check_image(rig, id)?;

@@ -13,7 +13,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 
 use super::listed;
-use crate::cases::filesystems::{SIZE, check_image, make_pool};
+use crate::cases::filesystems::{SIZE, end, make_pool};
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
@@ -34,15 +34,6 @@ fn start(rig: &mut Rig, ids: &[&str]) -> Result<HelperClient> {
 
 fn publish(helper: &HelperClient, id: &str) -> Result<()> {
     helper.ask_all([mount_filesystem(id), bind(id, id)])
-}
-
-fn end(rig: &Rig, helper: &HelperClient, ids: &[&str]) -> Result<()> {
-    for id in ids {
-        helper.ask_all([unbind(id, id), unmount_filesystem(id)])?;
-        check_image(rig, id)?;
-        helper.ask(&delete(id))?;
-    }
-    Ok(())
 }
 
 /// What an image says of its filesystem: whether a helper may have left it frozen.
