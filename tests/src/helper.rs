@@ -32,6 +32,9 @@ pub struct HelperClient {
     pending: Pending,
 }
 
+/// How long a request that must be granted is asked for again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Connecting takes a change of the effective user id; only one thread at a time may do that.
 static IDENTITY: Mutex<()> = Mutex::new(());
 
@@ -90,12 +93,12 @@ impl HelperClient {
 
     /// Sends a request that must be granted.
     ///
-    /// What a slow machine makes long is asked for again: after some seconds the helper says that it is busy with it.
+    /// What a slow machine makes long is asked for again: after some seconds the helper says that it is busy with it, and
+    /// a pool can promise the room of what was deleted only once that is gone.
     pub fn ask(&self, request: &Request) -> Result<Reply> {
-        if matches!(request.row().pace, Pace::Content | Pace::Extents) {
-            return self.ask_patiently(request);
-        }
-        self.request(request)?.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind))
+        let is_long = matches!(request.row().pace, Pace::Content | Pace::Extents);
+        let passes = |kind| matches!(kind, ErrorKind::NoRoom { .. }) || is_long && kind == ErrorKind::Busy;
+        self.ask_while(pace::patience(PATIENCE), request, passes)
     }
 
     /// Sends requests, one after the other, that must all be granted.
@@ -105,15 +108,19 @@ impl HelperClient {
 
     /// Sends a request until the helper is no longer too busy to grant it: a machine may take long to remove devices.
     pub fn ask_patiently(&self, request: &Request) -> Result<Reply> {
-        self.ask_within(pace::patience(Duration::from_secs(30)), request)
+        self.ask_within(pace::patience(PATIENCE), request)
     }
 
     /// Sends a request until the helper is no longer too busy to grant it, for as long as this at most.
     pub fn ask_within(&self, limit: Duration, request: &Request) -> Result<Reply> {
+        self.ask_while(limit, request, |kind| kind == ErrorKind::Busy)
+    }
+
+    fn ask_while(&self, limit: Duration, request: &Request, passes: impl Fn(ErrorKind) -> bool) -> Result<Reply> {
         let mut allowance = Allowance::at_this_pace(limit);
         loop {
             match self.request(request)? {
-                Err(error) if error.kind == ErrorKind::Busy && !allowance.is_spent() => {
+                Err(error) if passes(error.kind) && !allowance.is_spent() => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 response => return response.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind)),

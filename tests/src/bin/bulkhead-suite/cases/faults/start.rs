@@ -150,7 +150,7 @@ fn start_with(rig: &mut Rig, call: &Call, fault: Fault) -> Result<bool> {
             (Some(9), Fault::Kill) => Ok(()),
             // The emptier may have been killed, or its end noticed.
             (None, _) if !status.success() => gives_a_reason(&helper, begun),
-            (None, Fault::Error(_)) => is_started_anew(&helper, begun),
+            (None, _) => is_started_anew(&helper, begun),
             _ => Err(anyhow::anyhow!("the start has ended in another way: {status}")),
         },
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
@@ -223,8 +223,8 @@ fn knows_what_is_published(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// A helper that could not serve a pool ends in order once the pool may be there: a moment later, if only the fault kept it
-/// from being served.
+/// A helper that could not serve a pool ends in order once the pool may be there: a moment later, if only the fault, or the
+/// end of a worker that the fault killed, kept it from being served.
 fn is_started_anew(helper: &Daemon, begun: usize) -> Result<()> {
     let log = helper.log()?;
     let new = log.get(begun..).unwrap_or_default();
