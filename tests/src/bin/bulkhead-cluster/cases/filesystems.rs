@@ -18,6 +18,7 @@ cases! {
     a_claim_lives_and_grows_in_an_image: Bare,
     a_node_that_is_not_configured_for_them_has_no_room,
     a_claim_for_a_device_has_one_too: Bare,
+    a_small_claim_is_made_one_for_the_least_there_is: Bare + Recent,
     a_damaged_one_is_told_and_harms_no_other: Bare,
 }
 
@@ -72,6 +73,34 @@ fn a_claim_lives_and_grows_in_an_image(cluster: &mut Cluster) -> Result<()> {
     csi.node_publish_volume(publish(&id, &other, mount()))?;
     ensure!(fs::read(other.join("file"))? == b"content", "the file is gone");
     unpublished(cluster, &id, &other)
+}
+
+/// What the policy does, and what it leaves as it is. A quota counts what is taken.
+fn a_small_claim_is_made_one_for_the_least_there_is(cluster: &mut Cluster) -> Result<()> {
+    set_up(cluster)?;
+    let quotas = format!("/api/v1/namespaces/{}/resourcequotas", cluster.namespace);
+    let quota = json!({ "metadata": { "name": "all" }, "spec": { "hard": { "requests.storage": "1Gi" } } });
+    cluster.ask("POST", &quotas, Some(&quota))?;
+    let directories = cluster.add_class(|_| {})?;
+    let of = |name: &str, class: &str, size: &str| on(claim(name, class, size), &cluster.node());
+    let claims = [
+        (of("small", &cluster.class, "1Mi"), "300Mi"),
+        (of("enough", &cluster.class, "301Mi"), "301Mi"),
+        (block(of("device", &cluster.class, "1Mi")), "1Mi"),
+        (of("directory", &directories, "2Mi"), "2Mi"),
+    ];
+    for (claim, size) in &claims {
+        cluster.create_claim(claim)?;
+        let name = claim["metadata"]["name"].as_str().context("a name")?;
+        let volume = to_value(cluster.bound(name)?)?;
+        same("the capacity", &volume["spec"]["capacity"]["storage"], json!(size))?;
+        let asked = to_value(cluster.access.run(cluster.claims().get(name))?)?;
+        same("the request", &asked["spec"]["resources"]["requests"]["storage"], json!(size))?;
+    }
+    cluster.access.wait(cluster.patience(), "the quota to count what is taken", || {
+        let counted = cluster.ask("GET", &format!("{quotas}/all"), None)?;
+        same("the quota's use", &counted["status"]["used"], json!({ "requests.storage": "604Mi" }))
+    })
 }
 
 /// Unpublishes a volume as a kubelet does, again and again: a process in a new mount namespace of its own, as other tests make,
