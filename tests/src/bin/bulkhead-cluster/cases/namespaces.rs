@@ -147,13 +147,13 @@ fn snapshots_count_also_when_their_source_is_gone(cluster: &mut Cluster) -> Resu
     let image = OpenOptions::new().write(true).open(image)?;
     image.write_all_at(&vec![1; usize::try_from(SIZE)?], 0)?;
     image.sync_all()?;
-    let names: Vec<_> = (0..40).map(|number| format!("snap-{number}")).collect();
-    for name in &names {
-        cluster.snapshot(name, "data", &class)?;
-    }
     // All of it is written, so that a snapshot takes as much as the volume, and a hundredth.
     let taken = SIZE + SIZE / 100 + 8192;
     let fit = usize::try_from((most - SIZE) / taken)?;
+    let names: Vec<_> = (0..fit + 3).map(|number| format!("snap-{number}")).collect();
+    for name in &names {
+        cluster.snapshot(name, "data", &class)?;
+    }
     let ready = |is_told: bool| -> Result<usize> {
         let found = cluster.ask("GET", &cluster.snapshots(), None)?;
         let all = found["items"].as_array().context("no list")?;
