@@ -9,10 +9,15 @@ use crate::pace::Allowance;
 /// The most that is waited because a look takes long.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Waits until `check` succeeds, and returns what it returns. Between two looks it waits twice as long as a look took, so
-/// that what is waited for has the processor: some start a program that calculates for a tenth of a second.
-pub fn until<T>(limit: Duration, mut check: impl FnMut() -> Result<T>) -> Result<T> {
-    let (start, mut allowance) = (Instant::now(), Allowance::at_this_pace(limit));
+/// Waits until `check` succeeds, and returns what it returns.
+pub fn until<T>(limit: Duration, check: impl FnMut() -> Result<T>) -> Result<T> {
+    within(Allowance::at_this_pace(limit), check)
+}
+
+/// The same within this allowance. Between two looks it waits three times as long as a look took, so that what is waited for
+/// has the processor: some start a program that calculates for a tenth of a second.
+pub fn within<T>(mut allowance: Allowance, mut check: impl FnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
     let mut pause = Duration::from_millis(2);
     loop {
         let begun = Instant::now();
@@ -23,7 +28,7 @@ pub fn until<T>(limit: Duration, mut check: impl FnMut() -> Result<T>) -> Result
             Err(complaint) if allowance.is_spent() => {
                 bail!("still after {:.1} s: {complaint:#}", start.elapsed().as_secs_f64())
             }
-            Err(_) => std::thread::sleep(pause.max((took * 2).min(LONGEST))),
+            Err(_) => std::thread::sleep(pause.max((took * 3).min(LONGEST))),
         }
         pause = (pause * 2).min(Duration::from_millis(100));
     }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -15,6 +15,7 @@ use tonic::codegen::http::Request;
 
 use super::component::Traces;
 use crate::pace::{self, Allowance};
+use crate::wait;
 
 /// A test's access to a control plane, as its administrator.
 #[derive(Debug)]
@@ -91,20 +92,8 @@ impl Access {
     }
 
     /// Waits until `check` succeeds, for so long at most, or longer where the machine is slower.
-    pub fn wait<T>(&self, limit: Duration, what: &str, mut check: impl FnMut() -> Result<T>) -> Result<T> {
-        let (begun, mut allowance) = (Instant::now(), Allowance::new(limit));
-        let mut pause = Duration::from_millis(5);
-        loop {
-            match check() {
-                Ok(value) => return Ok(value),
-                Err(error) if allowance.is_spent() => {
-                    let seconds = begun.elapsed().as_secs_f64();
-                    return Err(error.context(format!("waited {seconds:.1} s for {what}")));
-                }
-                Err(_) => std::thread::sleep(pause),
-            }
-            pause = (pause * 2).min(Duration::from_millis(50));
-        }
+    pub fn wait<T>(&self, limit: Duration, what: &str, check: impl FnMut() -> Result<T>) -> Result<T> {
+        wait::within(Allowance::new(limit), check).with_context(|| format!("waiting for {what}"))
     }
 
     /// Waits until an object satisfies `check`, and returns it.
