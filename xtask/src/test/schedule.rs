@@ -21,14 +21,15 @@ use crate::progress::{say, set_topic};
 use crate::vm::Machine;
 use crate::workspace::TestProgram;
 
-/// The steps of each lane, in their order. The longest four begin at once, and the fifth lane has what is short, so that
+/// The steps of each lane, in their order. The longest begin at once, and so do the unit tests, which wait most of the time:
 /// nothing runs alone at the end. A step that uses another's machine follows it directly.
-const LANES: [&[Step]; 5] = [
-    &[Step::Host, Step::Unit, Step::Release],
+const LANES: [&[Step]; 6] = [
     &[Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e],
-    &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux],
     &[Step::Node],
+    &[Step::Host, Step::Release],
+    &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux],
     &[Step::Ext4, Step::PowerCut, Step::Systemd],
+    &[Step::Unit],
 ];
 
 /// The steps of a run and what they need.
