@@ -111,7 +111,7 @@ const CHECKS: [Check; 28] = [
     in_each("a failed upgrade is undone", restarts::a_failed_upgrade_is_undone),
     in_each("the agent is upgraded in place", restarts::the_agent_is_upgraded),
     in_one("the node is rebooted", restarts::the_node_is_rebooted),
-    in_one("the node loses its power", restarts::the_node_loses_its_power),
+    in_everything("the node loses its power", restarts::the_node_loses_its_power),
     in_each(END, traces::nothing_is_left),
 ];
 
