@@ -55,7 +55,7 @@ impl Fixture for Rig {
     // Most tests wait much of the time. A machine has one processor, and others run beside it.
     fn side_by_side(run_options: &RunOptions) -> usize {
         match run_options.place {
-            Place::Host => 4,
+            Place::Host => 6,
             Place::Vm => 1,
         }
     }
