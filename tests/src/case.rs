@@ -35,7 +35,8 @@ pub enum Need {
     Bare,
     /// A kernel that enforces sizes: it runs only in the virtual machine.
     Quota,
-    /// A second kernel, because the outcome may depend on it: it runs in one machine as well as on the host.
+    /// A second kernel, because the outcome depends on it: it runs in one machine as well as on the host. In a long run,
+    /// most others do too.
     Kernel,
     /// Every filesystem, because the outcome may depend on it: it runs in every machine as well as on the host.
     Filesystem,

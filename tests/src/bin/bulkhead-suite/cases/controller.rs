@@ -14,7 +14,7 @@ cases! {
     deleting_what_is_not_there_is_done,
     deleting_without_an_id_is_refused,
     deleting_a_published_volume_is_refused,
-    deleting_a_published_volume_is_refused_after_a_restart: Kernel,
+    deleting_a_published_volume_is_refused_after_a_restart,
     another_filesystem_than_the_pools_is_refused,
     validating_says_what_is_supported,
     validating_an_unknown_volume_is_not_found,

@@ -20,8 +20,8 @@ cases! {
     probe_says_not_ready_without_the_helper_and_does_not_block,
     all_services_are_on_one_socket_with_nothing_beside_it,
     the_frontend_has_no_privilege,
-    the_helper_has_no_capability_its_placer_two_and_its_emptier_three: Kernel,
-    the_kubelets_keys_are_out_of_the_helpers_sight: Kernel,
+    the_helper_has_no_capability_its_placer_two_and_its_emptier_three,
+    the_kubelets_keys_are_out_of_the_helpers_sight,
 }
 
 fn plugin_info_names_the_driver_and_its_release(rig: &mut Rig) -> Result<()> {

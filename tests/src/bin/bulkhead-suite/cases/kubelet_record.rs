@@ -14,7 +14,7 @@ use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
-    a_recorded_volume_is_published: Kernel,
+    a_recorded_volume_is_published,
     a_missing_record_is_refused,
     a_record_of_another_volume_is_refused,
     a_record_of_another_driver_is_refused,

@@ -19,17 +19,17 @@ use bulkhead_tests::rig::Rig;
 use tonic::Code;
 
 cases! {
-    publish_puts_a_device_at_the_target: Kernel,
+    publish_puts_a_device_at_the_target,
     publish_again_makes_no_second_mount_or_loop_device,
     publish_again_after_restarts_leaves_the_device_alone,
     two_targets_share_one_device,
     read_only_beside_read_write_is_refused,
-    a_device_for_readers_refuses_writes: Kernel,
+    a_device_for_readers_refuses_writes,
     the_last_target_releases_the_device_once,
     one_writer_means_one_target,
-    the_kubelets_lock_over_the_device_harms_nothing: Kernel,
-    a_dying_device_is_never_doubled: Kernel,
-    numbers_are_taken_in_rotation: Kernel,
+    the_kubelets_lock_over_the_device_harms_nothing,
+    a_dying_device_is_never_doubled,
+    numbers_are_taken_in_rotation,
     a_new_volume_reads_zeros: Filesystem,
     parameters_choose_block_size_and_sparseness: Filesystem,
     a_filesystem_on_the_device_can_be_used,

@@ -19,22 +19,22 @@ use tonic::Code;
 cases! {
     publish_makes_the_target_and_binds_the_volume: Filesystem,
     publish_again_makes_no_second_mount,
-    publish_again_after_restarts_leaves_the_live_mount_alone: Kernel,
+    publish_again_after_restarts_leaves_the_live_mount_alone,
     the_same_target_in_another_way_already_exists,
     the_same_target_for_another_volume_already_exists,
     one_writer_means_one_target,
     many_pods_of_a_node_share_a_volume,
     readers_cannot_write,
-    mount_flags_are_on: Kernel,
+    mount_flags_are_on,
     unknown_mount_flags_are_refused_with_the_list,
-    filesystem_is_empty_or_a_pools_own: Kernel,
+    filesystem_is_empty_or_a_pools_own,
     an_unknown_volume_is_not_found,
     the_other_kind_is_refused,
     missing_fields_are_refused,
     long_target_paths_are_accepted,
     data_outlives_publishing,
     an_empty_target_that_is_there_is_used,
-    mounts_made_in_one_target_are_in_no_other: Kernel,
+    mounts_made_in_one_target_are_in_no_other,
 }
 
 const SIZE: i64 = 16 * MIB;

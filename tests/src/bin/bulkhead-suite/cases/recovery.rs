@@ -32,7 +32,7 @@ cases! {
     foreign_entries_in_a_pool_stay,
     the_helper_is_killed_during_calls: Long,
     a_cancelled_call_runs_to_its_end,
-    the_emptier_ends_with_the_helper: Kernel,
+    the_emptier_ends_with_the_helper,
     what_may_be_in_a_broken_pool_is_not_said_to_be_gone: Bare,
     a_pool_mounted_noexec_is_published_the_same_after_a_restart: Bare,
 }

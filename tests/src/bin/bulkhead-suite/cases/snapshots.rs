@@ -21,8 +21,8 @@ use super::filesystems::make_pool;
 
 cases! {
     a_pool_says_whether_it_can_copy: Filesystem,
-    a_block_volume_is_as_it_was: Xfs + Kernel,
-    files_are_as_they_were: Bare + Xfs + Kernel,
+    a_block_volume_is_as_it_was: Xfs,
+    files_are_as_they_were: Bare + Xfs,
     several_volumes_are_of_one_moment: Bare + Xfs,
     what_is_no_copy_of_this_is_refused: Xfs,
     directories_are_refused_with_the_way: Xfs,

@@ -23,8 +23,8 @@ cases! {
     a_record_without_the_mark_may_hold_data,
     one_that_is_not_there_is_deleted_already,
     a_name_made_anew_is_unused_again,
-    a_deletion_that_fails_leaves_a_volume_that_can_be_used: Bare + Kernel,
-    a_publish_that_fails_is_no_use: Bare + Kernel,
+    a_deletion_that_fails_leaves_a_volume_that_can_be_used: Bare,
+    a_publish_that_fails_is_no_use: Bare,
     a_use_that_cannot_be_taken_back_stays: Bare,
 }
 

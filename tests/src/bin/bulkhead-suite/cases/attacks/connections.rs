@@ -17,7 +17,7 @@ use bulkhead_tests::wait;
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 cases! {
-    descriptors_that_take_long_to_close_keep_no_connection: Kernel,
+    descriptors_that_take_long_to_close_keep_no_connection,
     descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel: Bare + Long,
     a_socket_that_a_frontend_has_shut_down_is_made_anew: Bare,
     a_csi_socket_that_was_removed_is_made_anew,

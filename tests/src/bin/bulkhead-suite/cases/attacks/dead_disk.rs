@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 cases! {
-    a_filesystem_that_becomes_read_only_after_an_error: Bare + Kernel,
+    a_filesystem_that_becomes_read_only_after_an_error: Bare,
     a_disk_that_dies_and_comes_back: Bare + Quota,
     many_devices_of_a_disk_that_has_died_delay_no_start: Bare + Quota,
     hundreds_of_devices_of_a_disk_that_has_died_delay_no_start: Bare + Quota + Xfs + Long,

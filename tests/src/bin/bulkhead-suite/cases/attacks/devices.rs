@@ -18,17 +18,17 @@ use bulkhead_tests::pool::run;
 use bulkhead_tests::rig::Rig;
 
 cases! {
-    a_tenant_detaches_its_device_and_waits_for_the_next_volume: Kernel,
-    a_tenant_detaches_its_device_and_the_helper_is_killed: Kernel,
+    a_tenant_detaches_its_device_and_waits_for_the_next_volume,
+    a_tenant_detaches_its_device_and_the_helper_is_killed,
     a_tenant_detaches_its_device_and_root_attaches_a_file: Alone("it takes all free loop devices"),
-    a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open: Kernel,
-    a_reader_puts_a_file_of_its_own_behind_the_device: Kernel,
-    a_dying_device_is_handed_to_a_second_pod: Kernel,
-    a_dying_device_is_handed_to_a_second_pod_after_a_kill: Kernel,
-    a_tenants_marks_go_when_the_device_is_handed_out_again: Kernel,
+    a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open,
+    a_reader_puts_a_file_of_its_own_behind_the_device,
+    a_dying_device_is_handed_to_a_second_pod,
+    a_dying_device_is_handed_to_a_second_pod_after_a_kill,
+    a_tenants_marks_go_when_the_device_is_handed_out_again,
     a_start_leaves_all_nodes_where_they_are,
     a_start_leaves_the_nodes_of_another_helper,
-    an_administrator_detaches_a_device_while_the_helper_is_down: Kernel,
+    an_administrator_detaches_a_device_while_the_helper_is_down,
     an_administrator_detaches_a_device_of_a_running_helper,
     devices_of_past_volumes_do_not_pile_up,
 }

@@ -14,7 +14,7 @@ use bulkhead_tests::strace::Tracer;
 
 cases! {
     an_encrypted_tree_whose_key_is_gone_goes: Bare + Host,
-    an_emptier_raises_a_capability_for_one_call_and_rests_without_any: Kernel,
+    an_emptier_raises_a_capability_for_one_call_and_rests_without_any,
 }
 
 const SIZE: u64 = 64 << 20;

@@ -21,14 +21,14 @@ use bulkhead_tests::strace::{self, Call, Fault, was_injected};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 cases! {
-    the_publish_directory_is_taken_out_of_the_configuration: Kernel,
-    a_mount_hides_the_targets_parent: Kernel,
-    another_mount_lies_on_the_target: Kernel,
-    a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath: Kernel,
+    the_publish_directory_is_taken_out_of_the_configuration,
+    a_mount_hides_the_targets_parent,
+    another_mount_lies_on_the_target,
+    a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath,
     the_kubelet_has_bound_the_device_once_more,
     the_directory_around_a_mount_is_renamed,
-    a_volume_is_bound_while_it_has_another_name: Kernel,
-    the_publish_directory_is_visible_at_a_second_path: Kernel,
+    a_volume_is_bound_while_it_has_another_name,
+    the_publish_directory_is_visible_at_a_second_path,
     a_look_at_start_fails,
     every_look_at_start_fails_in_turn: Long,
 }

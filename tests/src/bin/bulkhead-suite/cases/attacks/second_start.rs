@@ -20,8 +20,8 @@ use bulkhead_tests::rig::Rig;
 use rustix::mount::{UnmountFlags, unmount};
 
 cases! {
-    a_second_start_takes_no_name_from_the_helper_that_serves: Kernel,
-    a_helper_publishes_while_its_successor_waits: Kernel,
+    a_second_start_takes_no_name_from_the_helper_that_serves,
+    a_helper_publishes_while_its_successor_waits,
     a_volume_is_published_where_the_next_start_tries_a_mount,
     the_trial_of_a_start_cannot_be_unmounted_at_once,
 }

@@ -21,7 +21,7 @@ use bulkhead_tests::run_options::{PoolFilesystem, RunOptions};
 use bulkhead_tests::wait;
 
 cases! {
-    a_pool_that_has_shut_down_is_unpublished_and_mended: Bare + Kernel,
+    a_pool_that_has_shut_down_is_unpublished_and_mended: Bare,
     a_volume_of_a_pool_that_has_shut_down_is_abnormal: Bare,
 }
 

@@ -19,9 +19,9 @@ use nix::libc;
 use rustix::process::Signal;
 
 cases! {
-    a_keeper_that_is_taken_over_opens_nothing_beside_its_pools: Kernel,
-    what_a_keeper_that_is_taken_over_asks_for_is_checked: Bare + Kernel,
-    stopped_processes_end_with_a_keeper_that_is_killed: Bare + Kernel,
+    a_keeper_that_is_taken_over_opens_nothing_beside_its_pools,
+    what_a_keeper_that_is_taken_over_asks_for_is_checked: Bare,
+    stopped_processes_end_with_a_keeper_that_is_killed: Bare,
 }
 
 /// What a pod must not lose: a token, say, that the kubelet projects.

@@ -17,9 +17,9 @@ use nix::errno::Errno;
 use nix::libc;
 
 cases! {
-    an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere: Kernel,
-    a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing: Kernel,
-    an_agent_that_is_taken_over_reaches_its_api_server_only: Kernel,
+    an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere,
+    a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing,
+    an_agent_that_is_taken_over_reaches_its_api_server_only,
 }
 
 /// The file that marks and names each pool.

@@ -25,13 +25,13 @@ cases! {
     a_way_that_is_not_roots_alone_is_refused,
     the_owner_of_a_directory_on_the_way_exchanges_targets,
     the_owner_of_a_directory_on_the_way_exchanges_targets_for_long: Long,
-    a_moved_directory_with_an_empty_one_in_its_place: Kernel,
-    a_moved_directory_with_nothing_in_its_place: Kernel,
-    a_target_moved_in_another_namespace: Kernel,
-    what_the_host_has_unmounted_is_not_published: Kernel,
+    a_moved_directory_with_an_empty_one_in_its_place,
+    a_moved_directory_with_nothing_in_its_place,
+    a_target_moved_in_another_namespace,
+    what_the_host_has_unmounted_is_not_published,
     an_unknown_volume_at_the_target_of_another,
     empty_targets_of_others,
-    what_a_crash_has_left_at_a_target_is_removed: Kernel,
+    what_a_crash_has_left_at_a_target_is_removed,
 }
 
 const SIZE: u64 = 16 << 20;

@@ -14,9 +14,9 @@ use super::{listed, take};
 use crate::cases::filesystems::{SIZE, check_detached, check_image, helper_flags, make_pool};
 
 cases! {
-    a_filesystem_is_restored_as_it_was: Bare + Xfs + Kernel,
-    a_snapshot_of_a_filesystem_in_use_is_whole: Bare + Xfs + Kernel,
-    a_frozen_filesystem_holds_up_nobody_else: Bare + Xfs + Kernel,
+    a_filesystem_is_restored_as_it_was: Bare + Xfs,
+    a_snapshot_of_a_filesystem_in_use_is_whole: Bare + Xfs,
+    a_frozen_filesystem_holds_up_nobody_else: Bare + Xfs,
     a_copy_counts_as_a_filesystem: Bare + Xfs,
 }
 

@@ -11,7 +11,7 @@ use super::promises::{rest, rewrite_in_pieces};
 use super::{check_filled, end, fill, gone, listed, publish, start, take};
 
 cases! {
-    snapshots_without_end_take_no_other_volumes_room: Bare + Xfs + Kernel,
+    snapshots_without_end_take_no_other_volumes_room: Bare + Xfs,
     snapshots_of_nothing_take_no_other_volumes_room: Bare + Xfs,
 }
 

@@ -18,7 +18,7 @@ use super::{check_filled, fill, listed, ranges, take};
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
-    a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else: Bare + Xfs + Kernel,
+    a_copy_waits_for_a_frozen_pool_and_holds_up_nobody_else: Bare + Xfs,
     a_helper_killed_beside_a_frozen_pool_leaves_no_half_of_a_copy: Bare + Xfs,
     more_copies_than_a_frozen_pool_admits_are_refused: Bare + Xfs,
 }

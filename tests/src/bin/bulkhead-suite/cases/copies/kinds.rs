@@ -14,11 +14,11 @@ use super::take;
 use crate::cases::filesystems::{SIZE, make_pool};
 
 cases! {
-    no_copy_is_of_another_kind_than_its_source: Bare + Xfs + Kernel,
-    a_snapshot_is_nothing_but_a_snapshot: Bare + Xfs + Kernel,
+    no_copy_is_of_another_kind_than_its_source: Bare + Xfs,
+    a_snapshot_is_nothing_but_a_snapshot: Bare + Xfs,
     a_copy_stays_in_the_pool_of_its_source: Bare + Xfs,
-    a_record_of_another_kind_is_not_served: Bare + Xfs + Kernel,
-    a_tenants_image_in_place_of_a_filesystems_is_not_copied: Bare + Xfs + Kernel,
+    a_record_of_another_kind_is_not_served: Bare + Xfs,
+    a_tenants_image_in_place_of_a_filesystems_is_not_copied: Bare + Xfs,
     an_older_client_neither_sees_snapshots_nor_makes_any: Bare + Xfs,
 }
 

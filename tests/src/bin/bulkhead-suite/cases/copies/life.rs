@@ -12,14 +12,14 @@ use bulkhead_tests::rig::Rig;
 use super::{allocated, check_filled, end, fill, listed, origin, take};
 
 cases! {
-    a_snapshot_keeps_what_was_written_before_it: Xfs + Kernel,
-    a_restored_volume_is_as_thick_as_any_other: Xfs + Kernel,
+    a_snapshot_keeps_what_was_written_before_it: Xfs,
+    a_restored_volume_is_as_thick_as_any_other: Xfs,
     sources_and_copies_are_deleted_in_any_order: Xfs,
     a_repeated_request_finds_what_is_there: Xfs,
-    snapshots_are_found_again_after_a_restart: Xfs + Kernel,
+    snapshots_are_found_again_after_a_restart: Xfs,
     a_volume_in_too_many_pieces_is_not_copied: Bare + Xfs,
     a_pool_that_cannot_share_blocks_says_so: Bare + Filesystem,
-    a_volume_that_is_not_accessed_directly_any_more_says_so: Xfs + Kernel,
+    a_volume_that_is_not_accessed_directly_any_more_says_so: Xfs,
 }
 
 const SIZE: u64 = 16 << 20;

@@ -16,7 +16,7 @@ use super::promises::{rest, rewrite_in_pieces};
 use super::{check_filled, end, fill, gone, publish, take};
 
 cases! {
-    two_pools_on_one_filesystem_promise_its_room_once: Bare + Xfs + Kernel,
+    two_pools_on_one_filesystem_promise_its_room_once: Bare + Xfs,
     copies_beside_files_of_others_keep_their_promises: Bare + Xfs + Slow,
 }
 

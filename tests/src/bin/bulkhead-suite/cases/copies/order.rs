@@ -13,7 +13,7 @@ use bulkhead_tests::rig::Rig;
 use super::take;
 
 cases! {
-    what_was_synced_is_in_it_and_in_its_order: Xfs + Kernel,
+    what_was_synced_is_in_it_and_in_its_order: Xfs,
     what_was_synced_is_in_it_200_times: Xfs + Long,
 }
 

@@ -13,8 +13,8 @@ use super::{gone, publish, start, take};
 
 cases! {
     a_pool_of_copies_is_rewritten_to_the_last_block: Bare + Xfs + Slow,
-    a_snapshot_is_promised_what_it_refers_to: Bare + Xfs + Kernel,
-    a_copy_without_room_leaves_nothing: Bare + Xfs + Kernel,
+    a_snapshot_is_promised_what_it_refers_to: Bare + Xfs,
+    a_copy_without_room_leaves_nothing: Bare + Xfs,
 }
 
 const MIB: u64 = 1 << 20;

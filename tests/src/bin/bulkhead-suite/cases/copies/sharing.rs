@@ -15,7 +15,7 @@ use bulkhead_tests::wait::until;
 use super::{allocated, fill, take};
 
 cases! {
-    an_image_says_what_it_shares: Xfs + Kernel,
+    an_image_says_what_it_shares: Xfs,
     what_is_deleted_meanwhile_is_not_found,
 }
 

@@ -19,7 +19,7 @@ use super::take;
 use crate::cases::filesystems::{SIZE, check_detached, check_image, helper_flags, make_pool_of};
 
 cases! {
-    a_copy_that_cannot_be_mounted_names_what_it_is_a_copy_of: Bare + Xfs + Kernel,
+    a_copy_that_cannot_be_mounted_names_what_it_is_a_copy_of: Bare + Xfs,
     copies_of_very_many_files_without_names_are_all_mounted: Bare + Xfs + Host + Long,
 }
 

@@ -18,13 +18,13 @@ use nix::libc;
 use super::{SIZE, check_detached, check_image, confined, make_pool, start};
 
 cases! {
-    a_mounter_chooses_neither_filesystem_nor_device_nor_option: Bare + Kernel,
-    what_is_not_the_mount_that_was_asked_for_ends_the_helper: Bare + Kernel,
-    nor_is_a_mount_placed_that_no_filter_has_prevented: Bare + Kernel,
+    a_mounter_chooses_neither_filesystem_nor_device_nor_option: Bare,
+    what_is_not_the_mount_that_was_asked_for_ends_the_helper: Bare,
+    nor_is_a_mount_placed_that_no_filter_has_prevented: Bare,
     an_error_with_whatever_comes_beside_it_is_an_error: Bare,
     a_mount_that_fails_with_an_input_output_error_is_tried_again: Bare,
     a_mount_with_something_beside_it_is_that_mount: Bare,
-    a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end: Bare + Kernel,
+    a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end: Bare,
 }
 
 /// Commands of fsconfig(2): a flag, a string, and to make the filesystem.

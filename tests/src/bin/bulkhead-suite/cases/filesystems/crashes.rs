@@ -20,12 +20,12 @@ use super::{check_image, end, helper_flags, make_pool, make_pool_of};
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
-    what_a_crash_catches_after_two_growths_can_be_mounted: Bare + Xfs + Kernel,
-    random_lives_can_be_mounted_after_every_step: Bare + Xfs + Kernel,
+    what_a_crash_catches_after_two_growths_can_be_mounted: Bare + Xfs,
+    random_lives_can_be_mounted_after_every_step: Bare + Xfs,
     many_random_lives: Bare + Xfs + Kernel + Long,
-    a_growth_that_was_cut_short_is_completed: Bare + Kernel,
-    one_that_its_pod_has_frozen_is_not_grown: Bare + Kernel,
-    one_that_a_killed_helper_has_left_frozen_is_thawed: Bare + Kernel,
+    a_growth_that_was_cut_short_is_completed: Bare,
+    one_that_its_pod_has_frozen_is_not_grown: Bare,
+    one_that_a_killed_helper_has_left_frozen_is_thawed: Bare,
 }
 
 /// A group of such a small filesystem, and four of them: the least that it has.

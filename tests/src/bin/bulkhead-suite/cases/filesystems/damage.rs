@@ -18,10 +18,10 @@ use bulkhead_tests::rig::Rig;
 use super::{SIZE, check_detached, check_image, end, make_pool_of, start};
 
 cases! {
-    a_rotten_image_is_not_mounted_and_harms_no_other: Bare + Kernel,
-    a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew: Bare + Kernel,
-    what_rots_while_it_is_mounted_harms_no_other: Bare + Kernel + Slow,
-    a_sparse_one_in_a_full_pool_fails_alone_and_heals: Bare + Kernel,
+    a_rotten_image_is_not_mounted_and_harms_no_other: Bare,
+    a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew: Bare,
+    what_rots_while_it_is_mounted_harms_no_other: Bare + Slow,
+    a_sparse_one_in_a_full_pool_fails_alone_and_heals: Bare,
 }
 
 /// What becomes of an image, and how.

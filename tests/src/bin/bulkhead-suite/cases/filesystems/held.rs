@@ -18,9 +18,9 @@ use super::{SIZE, check_detached, check_image, end, make_pool, start};
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
-    what_a_process_still_has_mounted_is_not_let_go: Bare + Kernel,
-    a_frozen_pool_holds_up_its_own_filesystems_only: Bare + Kernel + Slow,
-    a_pool_that_has_shut_down_lets_its_filesystems_go: Bare + Kernel,
+    what_a_process_still_has_mounted_is_not_let_go: Bare,
+    a_frozen_pool_holds_up_its_own_filesystems_only: Bare + Slow,
+    a_pool_that_has_shut_down_lets_its_filesystems_go: Bare,
 }
 
 /// A process in a published directory, with copies of all mounts of its own, as a container has; it ends with this value.

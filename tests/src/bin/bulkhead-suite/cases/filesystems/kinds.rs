@@ -11,7 +11,7 @@ use bulkhead_tests::rig::Rig;
 use super::{SIZE, check_detached, check_image, start};
 
 cases! {
-    no_kind_of_volume_is_taken_for_another: Bare + Kernel,
+    no_kind_of_volume_is_taken_for_another: Bare,
     an_older_client_sees_none_and_makes_none: Bare,
 }
 

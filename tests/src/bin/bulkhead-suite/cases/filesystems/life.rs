@@ -20,7 +20,7 @@ use super::{SIZE, check_detached, check_image, end, start};
 cases! {
     a_filesystem_lives_and_grows_and_is_found_again: Bare + Filesystem,
     a_preallocated_image_stays_preallocated: Bare + Filesystem,
-    a_pool_has_no_more_filesystems_than_it_is_configured_for: Bare + Kernel,
+    a_pool_has_no_more_filesystems_than_it_is_configured_for: Bare,
     a_pool_that_is_not_configured_for_them_has_none: Bare,
     a_full_filesystem_is_its_own_business: Bare + Filesystem,
     what_is_offered_is_only_what_fits: Bare,

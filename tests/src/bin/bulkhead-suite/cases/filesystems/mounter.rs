@@ -21,11 +21,11 @@ use super::answers::Taken;
 use super::{SIZE, check_detached, confined, mounter, mounter_uid, start};
 
 cases! {
-    a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open: Bare + Kernel,
-    a_mounter_that_is_taken_over_opens_and_places_nothing: Bare + Kernel,
-    what_is_no_mount_of_the_device_is_not_placed: Bare + Kernel,
+    a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open: Bare,
+    a_mounter_that_is_taken_over_opens_and_places_nothing: Bare,
+    what_is_no_mount_of_the_device_is_not_placed: Bare,
     a_mount_that_takes_long_holds_up_nothing_else: Bare,
-    a_helper_without_its_mounter_ends_and_is_started_anew: Bare + Kernel,
+    a_helper_without_its_mounter_ends_and_is_started_anew: Bare,
     a_mounter_that_dies_at_a_request_makes_no_volume_unmountable: Bare,
     a_pod_with_very_many_processes_of_the_same_user_holds_up_no_mount: Bare,
     without_filesystems_there_is_no_mounter: Bare,

@@ -16,7 +16,7 @@ use crate::cases::attacks::frozen::Frozen;
 
 cases! {
     what_a_container_may_do_stops_and_changes_no_filesystem: Bare,
-    a_frozen_filesystem_holds_up_itself_only: Bare + Kernel,
+    a_frozen_filesystem_holds_up_itself_only: Bare,
 }
 
 /// What container runtimes leave root in a container.

@@ -14,7 +14,7 @@ use super::{SIZE, check_detached, check_image, end, make_pool, start};
 
 cases! {
     a_restart_finds_what_is_published: Bare + Filesystem,
-    a_restart_finds_what_is_only_mounted: Bare + Kernel,
+    a_restart_finds_what_is_only_mounted: Bare,
     one_that_does_not_answer_holds_up_no_start: Bare + Slow,
 }
 

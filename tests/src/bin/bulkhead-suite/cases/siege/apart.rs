@@ -19,9 +19,9 @@ use bulkhead_tests::wait;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 
 cases! {
-    a_publish_directory_becomes_private: Bare + Kernel,
+    a_publish_directory_becomes_private: Bare,
     a_publish_directory_becomes_private_and_the_helper_is_killed: Bare,
-    the_mount_of_a_publish_directory_is_exchanged: Bare + Kernel,
+    the_mount_of_a_publish_directory_is_exchanged: Bare,
     what_cannot_be_inspected_in_a_directory_that_is_apart_is_said_to_be_so: Bare + Xfs,
 }
 

@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::apart::{Other, check_kept, heals, remove_device, reports, unbind};
 
 cases! {
-    a_mount_covers_the_way_to_a_publish_directory: Bare + Kernel,
+    a_mount_covers_the_way_to_a_publish_directory: Bare,
     a_helper_is_started_while_the_way_to_a_publish_directory_is_covered: Bare,
     a_mount_covers_a_publish_directory: Bare,
 }

@@ -13,7 +13,7 @@ use bulkhead_tests::rig::Rig;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 cases! {
-    descriptors_that_roots_other_processes_have_in_flight_keep_no_socket_from_a_frontend: Bare + Kernel,
+    descriptors_that_roots_other_processes_have_in_flight_keep_no_socket_from_a_frontend: Bare,
 }
 
 /// Sends descriptors that nobody receives.

@@ -13,7 +13,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::rig::Rig;
 
 cases! {
-    a_tenants_own_number_never_becomes_the_hold_of_another_volume: Kernel,
+    a_tenants_own_number_never_becomes_the_hold_of_another_volume,
 }
 
 const SIZE: u64 = 1 << 20;

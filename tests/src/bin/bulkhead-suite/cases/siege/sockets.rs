@@ -16,7 +16,7 @@ use bulkhead_tests::rig::Rig;
 use bulkhead_tests::wait;
 
 cases! {
-    a_process_that_keeps_the_socket_gets_no_connection_any_more: Bare + Kernel,
+    a_process_that_keeps_the_socket_gets_no_connection_any_more: Bare,
     a_process_that_takes_the_socket_again_and_again_keeps_nothing: Bare,
     a_client_in_the_queue_of_a_kept_socket_is_not_left_waiting: Bare,
 }

@@ -15,10 +15,10 @@ use bulkhead_tests::rig::Rig;
 use rustix::mount::{UnmountFlags, unmount};
 
 cases! {
-    a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished: Bare + Kernel,
-    a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted: Bare + Kernel,
-    an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted: Bare + Kernel,
-    a_volume_in_use_of_a_pool_without_its_disk_is_not_made_in_another: Bare + Kernel,
+    a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished: Bare,
+    a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted: Bare,
+    an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted: Bare,
+    a_volume_in_use_of_a_pool_without_its_disk_is_not_made_in_another: Bare,
 }
 
 const SIZE: u64 = 1 << 20;

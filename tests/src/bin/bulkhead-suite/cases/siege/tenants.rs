@@ -14,9 +14,9 @@ use bulkhead_tests::observe::loops;
 use bulkhead_tests::rig::Rig;
 
 cases! {
-    a_device_whose_beginning_cannot_be_moved_back_does_not_keep_the_helper_from_starting: Kernel,
-    attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_devices_behind: Kernel,
-    a_device_that_is_open_exclusively_does_not_keep_the_helper_from_starting: Kernel,
+    a_device_whose_beginning_cannot_be_moved_back_does_not_keep_the_helper_from_starting,
+    attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_devices_behind,
+    a_device_that_is_open_exclusively_does_not_keep_the_helper_from_starting,
 }
 
 const SIZE: u64 = 1 << 20;

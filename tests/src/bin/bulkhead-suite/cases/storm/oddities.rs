@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fremovexattr, fsetxattr,
 
 cases! {
     a_note_of_numbers_that_is_damaged_stops_no_other_pool: Bare,
-    a_pool_that_cannot_be_bound_stops_no_other_pool: Bare + Kernel,
+    a_pool_that_cannot_be_bound_stops_no_other_pool: Bare,
     an_image_with_the_record_of_an_unused_directory_is_kept: Bare,
     small_inodes_in_a_full_pool: Bare + Host,
 }

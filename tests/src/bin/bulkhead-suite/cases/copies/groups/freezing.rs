@@ -21,7 +21,7 @@ use crate::cases::filesystems::mounter_of;
 
 cases! {
     one_that_its_pod_has_frozen_fails_the_group_and_stays_frozen: Bare + Xfs,
-    a_filesystem_that_only_a_process_still_has_is_frozen_too: Bare + Kernel + Xfs + Slow,
+    a_filesystem_that_only_a_process_still_has_is_frozen_too: Bare + Xfs + Slow,
     a_hold_ends_by_itself: Bare + Xfs + Slow,
     a_helper_killed_while_all_is_frozen_thaws_it_when_it_starts: Bare + Xfs + Slow,
     a_group_is_taken_of_what_its_helper_mounted_before: Bare + Xfs,

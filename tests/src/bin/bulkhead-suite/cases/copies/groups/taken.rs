@@ -19,9 +19,9 @@ use crate::cases::attacks::frozen::Frozen;
 use crate::cases::filesystems::{SIZE, check_detached, make_pool};
 
 cases! {
-    no_write_is_in_one_snapshot_without_its_predecessor_in_the_other: Bare + Xfs + Kernel,
+    no_write_is_in_one_snapshot_without_its_predecessor_in_the_other: Bare + Xfs,
     nor_in_two_hundred_groups: Bare + Long + Xfs,
-    a_group_is_whole_and_the_same_again: Bare + Xfs + Kernel,
+    a_group_is_whole_and_the_same_again: Bare + Xfs,
     what_cannot_be_taken_together_leaves_nothing: Bare + Xfs,
     what_is_left_of_a_group_is_not_completed: Bare + Xfs,
     members_of_several_pools_are_refused_at_once: Bare + Xfs,
