@@ -19,6 +19,9 @@ pub struct VolumeGroupSnapshotClass {
     pub metadata: ObjectMeta,
     /// The driver whose groups are of this class.
     pub driver: String,
+    /// What becomes of its groups once nobody wants them.
+    #[serde(rename = "deletionPolicy")]
+    pub deletion_policy: String,
     /// Settings.
     pub parameters: Option<BTreeMap<String, String>>,
 }
@@ -59,6 +62,10 @@ impl Class for VolumeGroupSnapshotClass {
 
     fn driver(&self) -> &str {
         &self.driver
+    }
+
+    fn deletion_policy(&self) -> &str {
+        &self.deletion_policy
     }
 
     fn parameters(&self) -> Option<&BTreeMap<String, String>> {

@@ -19,6 +19,9 @@ pub struct VolumeSnapshotClass {
     pub metadata: ObjectMeta,
     /// The driver whose snapshots are of this class.
     pub driver: String,
+    /// What becomes of its snapshots once nobody wants them.
+    #[serde(rename = "deletionPolicy")]
+    pub deletion_policy: String,
     /// Settings.
     pub parameters: Option<BTreeMap<String, String>>,
 }
@@ -61,6 +64,10 @@ impl Class for VolumeSnapshotClass {
         &self.driver
     }
 
+    fn deletion_policy(&self) -> &str {
+        &self.deletion_policy
+    }
+
     fn parameters(&self) -> Option<&BTreeMap<String, String>> {
         self.parameters.as_ref()
     }
@@ -75,11 +82,15 @@ mod tests {
     #[test]
     fn whatever_has_no_effect_is_refused() {
         let flaw = |parameters: serde_json::Value| {
-            let class = json!({ "metadata": { "name": "daily" }, "driver": "d", "parameters": parameters });
+            let class = json!({
+                "metadata": { "name": "daily" }, "driver": "d", "deletionPolicy": "Retain", "parameters": parameters,
+            });
             from_value::<VolumeSnapshotClass>(class).unwrap().flaw()
         };
         assert_eq!(flaw(json!(null)), None);
         assert_eq!(flaw(json!({ "csi.storage.k8s.io/volumesnapshot/name": "monday" })), None);
+        assert_eq!(flaw(json!({ "deletionPolicy": "Retain" })), None);
+        assert!(flaw(json!({ "deletionPolicy": "Delete" })).unwrap().contains("parameter deletionPolicy"));
         let secret = flaw(json!({ "csi.storage.k8s.io/snapshotter-secret-name": "s" })).unwrap();
         assert!(secret.contains("snapshot class daily names a secret"), "{secret}");
         for key in ["colour", "csi.storage.k8s.io/colour", ""] {
