@@ -9,14 +9,14 @@ use bulkhead_tests::strace::{Fault, Tracer, was_injected};
 use bulkhead_tests::wait;
 
 use super::operations::{Actor, Operation, prepare};
-use super::points::{self, ERRORS, Extent, Point, Tally, can_fail, emptied};
+use super::points::{self, ERRORS, Extent, Point, Tally, can_fail, emptied, is_steady};
 use super::session::{Figures, Session, granted, undo};
 
 /// Kills the helper, or its emptier, at calls of these operations. Then another helper starts, the request is sent
 /// again, and everything is undone.
 pub fn kill(rig: &mut Rig, operations: &[Operation], extent: Extent) -> Result<()> {
     begin(rig)?;
-    let points = points::of(rig, operations)?;
+    let points = points::of(rig, operations)?.into_iter().filter(|point| is_steady(&point.call)).collect();
     let figures = Figures::now(rig)?;
     let mut tally = Tally::default();
     for point in extent.of(rig, points) {

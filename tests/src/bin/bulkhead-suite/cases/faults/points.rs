@@ -27,6 +27,16 @@ pub fn can_fail(call: &Call) -> bool {
     !NEVER.contains(&call.name.as_str())
 }
 
+/// Calls at which nothing is killed. The allocator and the locks make them when they like, so that one of this number need not
+/// be come to; and a kill there is one between the calls beside it.
+const UNSTEADY: [&str; 9] =
+    ["brk", "clock_nanosleep", "futex", "madvise", "mmap", "mprotect", "mremap", "munmap", "restart_syscall"];
+
+/// Returns whether this call is made each time that its operation is.
+pub fn is_steady(call: &Call) -> bool {
+    !UNSTEADY.contains(&call.name.as_str())
+}
+
 /// An operation and one of its system calls.
 pub struct Point<'a> {
     /// The operation.

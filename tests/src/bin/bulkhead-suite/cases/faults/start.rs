@@ -14,7 +14,7 @@ use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::{self, Call, Fault, calls, was_injected};
 
 use super::operations::{DEVICE, DIRECTORY, FILESYSTEM, device_life, directory_life, filesystem_life, prepare};
-use super::points::{Extent, Tally, can_fail, emptied};
+use super::points::{Extent, Tally, can_fail, emptied, is_steady};
 
 /// How a start under strace ended.
 enum Started {
@@ -25,9 +25,9 @@ enum Started {
 /// Kills the helper at calls of its start. The next start succeeds, both volumes are still published, and whatever was
 /// half created or half deleted is gone.
 pub fn kill(rig: &mut Rig, extent: Extent) -> Result<()> {
-    let points = begin(rig)?;
+    let points = begin(rig)?.into_iter().filter(is_steady).map(|call| (call, Fault::Kill)).collect();
     let points = extent.of(rig, points);
-    each(rig, points.into_iter().map(|call| (call, Fault::Kill)).collect())
+    each(rig, points)
 }
 
 /// Makes calls of the start fail, each with one error at a time. The start is refused with a clear message, or succeeds
