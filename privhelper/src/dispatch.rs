@@ -45,7 +45,7 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         Request::DeleteUnused { volume } => ops::delete(hold(volume)?, Deletable::OnlyUnused, call),
         Request::SetOwner { volume, owner } => bookkeeping::set_owner(&hold(volume)?, owner),
         Request::Owner { volume } => bookkeeping::owner(state, volume),
-        Request::MountFilesystem { volume } => ops::mount_filesystem(hold(volume)?),
+        Request::MountFilesystem { volume } => ops::mount_filesystem(hold(volume)?, None),
         Request::UnmountFilesystem { volume } => ops::loop_detach(hold(volume)?, Kind::Filesystem),
         Request::GrowFilesystem { volume, size } => ops::grow_filesystem(hold(volume)?, *size),
         Request::PoolCounts { pool } => bookkeeping::pool_counts(state, pool),
@@ -67,6 +67,7 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         Request::Allocate { volume } => bookkeeping::allocate(hold(volume)?),
         Request::Sharing { volume, from } => bookkeeping::sharing(state, volume, *from),
         Request::CreateGroup { members, name_hash } => ops::create_group(state, members.as_slice(), *name_hash, call),
+        Request::MountLabelled { volume, context } => ops::mount_filesystem(hold(volume)?, Some(context)),
     };
     reply.map(|reply| (reply, None))
 }

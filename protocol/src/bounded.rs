@@ -101,9 +101,3 @@ impl Text {
         Self(text.into())
     }
 }
-
-impl Default for Text {
-    fn default() -> Self {
-        Self::new("")
-    }
-}

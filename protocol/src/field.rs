@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use crate::{
-    Bytes, Inodes, MAX_MEMBERS, Member, MountFlags, NameHash, OwnerRecord, PoolName, Socket, TargetPath, UpTo,
-    VolumeId, VolumeKind, VolumeSpec,
+    Bytes, Inodes, MAX_MEMBERS, Member, MountFlags, NameHash, OwnerRecord, PoolName, SecurityContext, Socket,
+    TargetPath, UpTo, VolumeId, VolumeKind, VolumeSpec,
 };
 
 /// Receives what there is to log of a field: a name, and a value that is short and has no special characters.
@@ -143,4 +143,4 @@ macro_rules! plain {
     };
 }
 
-plain!(PoolName, Bytes, Inodes, bool, u16, u64);
+plain!(PoolName, Bytes, Inodes, SecurityContext, bool, u16, u64);

@@ -24,6 +24,7 @@ mod name;
 mod number;
 mod reply;
 mod request;
+mod security_context;
 mod size;
 mod target;
 mod volume;
@@ -45,6 +46,7 @@ pub use reply::{
     Listed, MAX_LISTED, MAX_RANGES, MAX_SNAPSHOTS, PoolStatus, QuotaMode, Range, Reply, Response, Snapshot, Usage,
 };
 pub use request::{MAX_MEMBERS, Member, MountFlags, Pace, Request, Row, Socket};
+pub use security_context::SecurityContext;
 pub use size::{Bytes, Inodes, SIZE_STEP};
 pub use target::{MAX_TARGET, RelativePath, TargetPath};
 pub use volume::{

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::field::{Field, Say};
-use crate::{Bytes, Inodes, NameHash, OwnerRecord, PoolName, TargetPath, UpTo, VolumeId, VolumeSpec};
+use crate::{Bytes, Inodes, NameHash, OwnerRecord, PoolName, SecurityContext, TargetPath, UpTo, VolumeId, VolumeSpec};
 
 /// How a directory volume is mounted. `nosuid` and `nodev` are always on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -341,6 +341,14 @@ requests! {
         members: UpTo<Member, MAX_MEMBERS>,
         /// Digest of the caller's name for all of them.
         name_hash: NameHash,
+    }
+    /// Mounts the filesystem in a volume's image, so that all its files have one label for SELinux. Does nothing if it
+    /// is mounted so. Since version 5.
+    MountLabelled "mount-labelled", since 5, Content, changes {
+        /// The volume.
+        volume: VolumeId,
+        /// The label.
+        context: SecurityContext,
     }
 }
 

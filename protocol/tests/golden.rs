@@ -89,7 +89,7 @@ fn each_request_has_a_name_and_a_version_of_its_own() {
             "mount-filesystem unmount-filesystem grow-filesystem pool-counts create-snapshot create-from \
              delete-snapshot list-snapshots origin delta set-inodes allocate sharing",
         ),
-        (5, "create-group"),
+        (5, "create-group mount-labelled"),
     ];
     let named = released.iter().flat_map(|(version, names)| names.split(' ').map(|name| (name, *version)));
     let rows: Vec<_> = Request::ROWS.iter().map(|row| (row.name, row.since_version)).collect();
@@ -205,6 +205,7 @@ fn a_request_logs_its_fields_except_for_what_is_long_or_means_nothing() {
         ("listen-csi", "socket=Csi"),
         ("set-owner", "volume=pvc-1 owner=16"),
         ("create-snapshot", "volume=pvc-1 snapshot=snap-1"),
+        ("mount-labelled", "volume=pvc-1 context=system_u:object_r:container_file_t:s0:c1,c4.c7"),
         ("create-group", "members=2 volume=pvc-1 snapshot=snap-1 volume=pvc-2 snapshot=snap-2"),
     ] {
         let (_, request) = requests().into_iter().find(|(own, _)| *own == name).expect("an example");

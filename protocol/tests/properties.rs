@@ -19,6 +19,26 @@ fn nearly_ids() -> impl Strategy<Value = String> {
     ]
 }
 
+/// A level, and the two ways to have more than one of what it consists of.
+fn context_pattern() -> regex::Regex {
+    let categories = r"c[0-9]{1,4}(\.c[0-9]{1,4})?";
+    let level = format!(r"s[0-9]{{1,4}}(:{categories}(,{categories})*)?");
+    regex::Regex::new(&format!(r"\Asystem_u:object_r:container_file_t:{level}(-{level})?\z"))
+        .expect("the documented pattern")
+}
+
+/// Texts that are nearly contexts.
+fn nearly_contexts() -> impl Strategy<Value = String> {
+    let level =
+        prop_oneof!["s[0-9]{1,4}", "s[0-9](:c[0-9]{1,4}([,.]c[0-9]{1,4}){0,80})?", "[-sc0-9:,. ]{0,12}", "\\PC{0,8}"];
+    let front = prop_oneof![
+        8 => Just("system_u:object_r:container_file_t:".to_owned()),
+        1 => "(system_u|root):(object_r|system_r):(container_file_t|container_ro_file_t|etc_t)?:?",
+    ];
+    (front, level.clone(), prop_oneof![Just(String::new()), level.prop_map(|level| format!("-{level}"))])
+        .prop_map(|(front, one, other)| front + &one + &other)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
@@ -35,6 +55,15 @@ proptest! {
         packet.extend(text.as_bytes());
         let decoded = decode::<Request>(&packet);
         prop_assert_eq!(decoded.is_ok(), pattern().is_match(&text));
+    }
+
+    #[test]
+    fn a_context_in_a_packet_is_that_of_containers_files_at_a_level(text in nearly_contexts()) {
+        let is_one = text.len() <= 255 && context_pattern().is_match(&text);
+        prop_assert_eq!(text.parse::<SecurityContext>().is_ok(), is_one, "{:?}", text);
+        let volume: VolumeId = "pvc-1".parse().expect("a volume id");
+        let packet = encode(&(32_u32, volume, &text)).expect("it fits");
+        prop_assert_eq!(decode::<Request>(&packet).is_ok(), is_one, "{:?}", text);
     }
 
     #[test]
@@ -99,6 +128,35 @@ fn neighbours_of_the_allowed_values_are_refused() {
     assert!("a.b".parse::<DriverName>().is_ok() && "a.b".parse::<PoolName>().is_err());
     for path in ["", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", "a\0b"] {
         assert!(path.parse::<RelativePath>().is_err(), "{path:?}");
+    }
+}
+
+#[test]
+fn no_context_is_that_of_other_files_or_a_second_option() {
+    let of = |level: &str| format!("system_u:object_r:container_file_t:{level}").parse::<SecurityContext>();
+    for level in ["s0", "s15", "s0:c0", "s0:c1,c4.c7", "s0:c0.c1023", "s0-s0:c1", "s0:c1-s0:c1,c2"] {
+        assert!(of(level).is_ok(), "{level}");
+    }
+    let long = vec!["c1000"; 36].join(",");
+    assert!(of(&format!("s0:{long}")).is_ok() && of(&format!("s0:{long},c1")).is_err(), "at most 255 bytes");
+    for level in [
+        "", "s", "c1", "S0", "0", "s0:", "s0:c", "s0:c1,", "s0:,c1", "s0:c1.", "s0:c1.c2.c3", "s0:c12345", "s0:c1:c2",
+        "s0-", "-s0", "s0-s0-s0", " s0", "s0\n", "s0,nouuid", "s0\"", "s0\\", "s0\0", "s\u{661}",
+    ] {
+        assert!(of(level).is_err(), "{level:?}");
+    }
+    for other in [
+        "",
+        "s0",
+        "system_u:object_r:container_file_t",
+        "system_u:object_r:container_ro_file_t:s0",
+        "system_u:object_r:etc_t:s0",
+        "system_u:system_r:container_file_t:s0",
+        "user_u:object_r:container_file_t:s0",
+        " system_u:object_r:container_file_t:s0",
+        "system_u:object_r:container_file_tt:s0",
+    ] {
+        assert!(other.parse::<SecurityContext>().is_err(), "{other:?}");
     }
 }
 

@@ -19,7 +19,7 @@ REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAtta
             "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused",
             "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolCounts",
             "CreateSnapshot", "CreateFrom", "DeleteSnapshot", "ListSnapshots", "Origin", "Delta", "SetInodes",
-            "Allocate", "Sharing", "CreateGroup"]
+            "Allocate", "Sharing", "CreateGroup", "MountLabelled"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
          "PoolBroken", "Io", "WrongKind", "NoRoom", "TooFragmented"]
 

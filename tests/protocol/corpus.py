@@ -48,6 +48,7 @@ class Corpus:
             "Allocate": (NOBODY,),
             "Sharing": (NOBODY, u64(0)),
             "CreateGroup": (members((NOBODY, text("no-such-snapshot"))), HASH),
+            "MountLabelled": (NOBODY, text("system_u:object_r:container_file_t:s0:c1,c2")),
         }
         missing = set(REQUESTS) ^ set(self.valid)
         if missing:
@@ -126,6 +127,14 @@ class Corpus:
             yield f"a group of {number}", None, (request("CreateGroup", several, HASH), outcome)
         twice = members((NOBODY, text("first")), (NOBODY, text("second")))
         yield "a group of one volume twice", None, (request("CreateGroup", twice, HASH), "Invalid")
+        of_containers = "system_u:object_r:container_file_t:"
+        for value in ("s0", "s0:c1", "s0:c1,c2", "s0:c0.c1023", "s0-s0:c1", "s0:c1-s15:c1,c4.c7"):
+            yield f"the level {value!r}", None, (request("MountLabelled", NOBODY, text(of_containers + value)), "NotFound")
+        bad_levels = ["", "s", "c1", "S0", "s0:", "s0:c", "s0:c1,", "s0:c1.", "s0:c1.c2.c3", "s0:c12345", "s0-s0-s0", "s0 ",
+                      "s0\0", "s0,nouuid", "s0\"", "s0:" + ",".join(["c1"] * 80)]
+        for value in [of_containers + level for level in bad_levels] + ["", "s0", "system_u:object_r:etc_t:s0",
+                      "system_u:system_r:container_file_t:s0", "root:object_r:container_file_t:s0"]:
+            yield f"the context {value[:50]!r}", None, (request("MountLabelled", NOBODY, text(value)), CLOSED)
         for value in ("", "a_b", "-a", "a-", "A", "a" * 64, "a.b", "a/b"):
             yield f"the pool {value!r}", None, (request("PoolStatus", text(value)), CLOSED)
             yield f"the publish directory {value!r}", None, (request("Unmount", NOBODY, target(value, "a")), CLOSED)

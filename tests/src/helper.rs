@@ -347,6 +347,12 @@ pub fn mount_filesystem(id: &str) -> Request {
     Request::MountFilesystem { volume: volume(id) }
 }
 
+/// The request to mount the filesystem of a volume with a label for all its files, at this level.
+pub fn mount_labelled(id: &str, level: &str) -> Request {
+    let context = format!("system_u:object_r:container_file_t:{level}").parse().expect("a context");
+    Request::MountLabelled { volume: volume(id), context }
+}
+
 /// The request to undo [`mount_filesystem`].
 pub fn unmount_filesystem(id: &str) -> Request {
     Request::UnmountFilesystem { volume: volume(id) }

@@ -147,7 +147,9 @@ fn undoing(request: &Request) -> Vec<Request> {
         Request::BindMount { volume, target, .. } => vec![Request::Unmount { volume, target }],
         Request::MakeDevice { volume, target, .. } => vec![Request::RemoveDevice { volume, target }],
         Request::LoopAttach { volume, .. } => vec![Request::LoopDetach { volume }],
-        Request::MountFilesystem { volume } => vec![Request::UnmountFilesystem { volume }],
+        Request::MountFilesystem { volume } | Request::MountLabelled { volume, .. } => {
+            vec![Request::UnmountFilesystem { volume }]
+        }
         _ => Vec::new(),
     }
 }

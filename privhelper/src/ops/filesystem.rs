@@ -4,9 +4,10 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Pace, Reply, VolumeId, VolumeKind};
+use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Pace, Reply, SecurityContext, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
+use super::label::{is_of_label, not_known, set_label};
 use super::loops::{attach, attached, detach, lend};
 use super::use_first;
 use crate::bookkeeping::{grow_image, template};
@@ -24,9 +25,11 @@ use crate::sys::{Errno, Error as SysError, Result as SysResult};
 const MOST_MOUNTS: usize = 6;
 const MOUNTS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Mounts the filesystem in a volume's image.
-pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {
-    mount(&mut held)?;
+/// Mounts the filesystem in a volume's image so that all its files have this label, or each its own.
+pub fn mount_filesystem(mut held: Held<'_>, label: Option<&SecurityContext>) -> Result<Reply, Error> {
+    check_mountable(&held)?;
+    set_label(&mut held, label)?;
+    mount_checked(&mut held)?;
     Ok(Reply::Done)
 }
 
@@ -144,7 +147,7 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
     let Ok(mut held) = state.hold(id, Pace::Content) else { return false };
     let Some((volume, device)) = held.known().and_then(|volume| Some((volume, volume.device?))) else { return true };
     let is_left = !volume.published.is_empty() || volume.seen_elsewhere;
-    let (pool, image) = (volume.pool.clone(), held.open_content(OFlags::RDONLY));
+    let (pool, label, image) = (volume.pool.clone(), volume.label.clone(), held.open_content(OFlags::RDONLY));
     let Ok(image) = image else { return true };
     if pool.config.filesystems == 0 {
         return true;
@@ -155,7 +158,7 @@ fn is_taken_over(state: &State, id: &VolumeId) -> bool {
         if !is_frozen && (is_kept || !is_left) {
             return Ok(());
         }
-        mounted.ask(OnFilesystem::Mount(id.clone()))?;
+        mounted.ask(OnFilesystem::Mount(id.clone(), label.clone()))?;
         mounted.thaw_left()?;
         if is_left || is_kept { Ok(()) } else { mounted.ask(OnFilesystem::Release) }
     };
@@ -178,15 +181,25 @@ fn check_configured(held: &Held<'_>) -> Result<(), Error> {
     Err(unsupported(format!("volume {}: its pool is not configured for filesystems in images", held.id)))
 }
 
-/// Mounts the filesystem of a volume unless it is mounted.
+/// Mounts the filesystem of a volume unless it is mounted, with the label that it had before.
 pub fn mount(held: &mut Held<'_>) -> Result<(), Error> {
+    check_mountable(held)?;
+    mount_checked(held)
+}
+
+/// Checks what can be told of a filesystem before anything is done to it.
+fn check_mountable(held: &Held<'_>) -> Result<(), Error> {
     let (volume, _) = held.existing(Kind::Filesystem)?;
     if held.state.loops.is_silent(held.id) {
         return Err(busy(format!("volume {} has a device that has not answered; try again", held.id)));
     }
     held.check_content()?;
     check_mark(held.id, volume)?;
-    check_configured(held)?;
+    check_configured(held)
+}
+
+fn mount_checked(held: &mut Held<'_>) -> Result<(), Error> {
+    let (volume, _) = held.existing(Kind::Filesystem)?;
     let is_published = !volume.published.is_empty();
     let before = mounted_before(held, is_published)?;
     if before.is_some() && is_published {
@@ -205,6 +218,7 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
         None => attach(held, BlockSize::B4096, false)?,
     };
     let content = held.known().map(|volume| volume.content);
+    let label = held.known().and_then(|volume| volume.label.clone());
     let image = held.open_content(OFlags::RDONLY)?;
     let mounted = || -> SysResult<()> {
         let mounted = Mounted { state: held.state, id: held.id, pool: &pool, number: device.number(), image: &image };
@@ -214,7 +228,7 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
             content.map_or(Ok(()), |image| held.state.loops.refresh(device.number(), image))?;
         }
         if !is_kept {
-            mounted.mount()?;
+            mounted.mount(label.as_ref())?;
         }
         mounted.thaw_left()?;
         // Whatever was interrupted in the filesystem's life before is made up for now. What needs nothing is not changed: a
@@ -226,7 +240,9 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
         mounted.ask(OnFilesystem::Prepare(mode.get()))
     };
     let failure = mounted().err();
-    let errno = failure.as_ref().and_then(|error| is_lasting(error.errno));
+    // Where it is the label, nothing is known of the filesystem.
+    let of_itself = failure.as_ref().filter(|error| !is_of_label(error));
+    let errno = of_itself.and_then(|error| is_lasting(error.errno));
     held.change(|volume| volume.unmountable = errno);
     let Some(error) = failure else { return Ok(()) };
     if error.errno == Errno::INPROGRESS {
@@ -239,7 +255,10 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
         // If this fails too, the device stays attached, which the next attempt finds.
         let _ = detach(held);
     }
-    Err(of_copy(held, cannot_mount(held.id, error)))
+    match label.filter(|_| is_of_label(&error)) {
+        Some(label) => Err(not_known(held.id, &label)),
+        None => Err(of_copy(held, cannot_mount(held.id, error))),
+    }
 }
 
 /// Says of a volume that began as a copy, and cannot be mounted, where that content still is: whoever has restored it to give
@@ -359,15 +378,16 @@ impl<'a> Mounted<'a> {
     /// Has it mounted. While the kernel removes files that were unlinked while they were open, it may take its list of them
     /// for damaged (`xfs_ifree returned error -117`), and fails with an I/O error. What it has removed by then stays removed,
     /// and the next mount goes on from there.
-    fn mount(&self) -> SysResult<()> {
+    fn mount(&self, label: Option<&SecurityContext>) -> SysResult<()> {
         let begun = Instant::now();
+        let ask = || self.ask(OnFilesystem::Mount(self.id.clone(), label.cloned()));
         for _ in 1..MOST_MOUNTS {
-            match self.ask(OnFilesystem::Mount(self.id.clone())) {
+            match ask() {
                 Err(SysError { errno: Errno::IO, .. }) if begun.elapsed() < MOUNTS_WITHIN => {}
                 answer => return answer,
             }
         }
-        self.ask(OnFilesystem::Mount(self.id.clone()))
+        ask()
     }
 
     fn ask(&self, what: OnFilesystem) -> SysResult<()> {

@@ -99,7 +99,7 @@ pub fn loop_resize(held: &Held<'_>) -> Result<Reply, Error> {
 /// Checks that the host does not show a volume any more where the start saw it without finding it published. Otherwise
 /// the host need not be asked: a device that is detached leaves nothing behind but nodes of a number that is never used
 /// again.
-fn check_elsewhere(held: &Held<'_>) -> Result<(), Error> {
+pub fn check_elsewhere(held: &Held<'_>) -> Result<(), Error> {
     if held.known().is_some_and(|volume| volume.seen_elsewhere) { held.check_unmounted() } else { Ok(()) }
 }
 

@@ -7,6 +7,7 @@ mod copy;
 mod delete;
 mod filesystem;
 mod group;
+mod label;
 mod loops;
 mod moment;
 mod publish;

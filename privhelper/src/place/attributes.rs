@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::MAX_OWNER;
+use bulkhead_protocol::{MAX_OWNER, UpTo};
 use caps::Capability::CAP_SYS_ADMIN;
 use rustix::fs::{OFlags, XattrFlags};
 use serde::{Deserialize, Serialize};
@@ -51,12 +51,9 @@ impl Attribute {
     /// # Errors
     /// `INVAL` when it is no single name.
     pub fn open(self, pool: &OwnedFd, entry: &str) -> SysResult<OwnedFd> {
-        let is_of_marker = matches!(self, Self::Numbers | Self::Journal);
-        if !is_of_marker && (matches!(entry, "" | "." | "..") || entry.contains('/')) {
-            return Err(SysError::of(Errno::INVAL));
-        }
         match self {
             Self::Numbers | Self::Journal => file::open(pool, MARKER, OFlags::RDONLY),
+            _ if matches!(entry, "" | "." | "..") || entry.contains('/') => Err(SysError::of(Errno::INVAL)),
             Self::Record | Self::Origin | Self::Owner => file::open(pool, entry, OFlags::RDONLY | OFlags::DIRECTORY),
             Self::Filesystem => file::open(pool, &format!("{entry}/{IMAGE}"), OFlags::RDONLY),
         }
@@ -67,14 +64,14 @@ impl Attribute {
 ///
 /// # Errors
 /// `RANGE` when it is longer than any that is written.
-pub fn get(file: impl AsFd, attribute: Attribute) -> SysResult<Option<Vec<u8>>> {
+pub fn get(file: impl AsFd, attribute: Attribute) -> SysResult<Option<UpTo<u8, LONGEST>>> {
     let (name, mut value) = (attribute.name(), vec![0; LONGEST]);
     let read = || rustix::fs::fgetxattr(file, name, &mut value[..]).by_with("fgetxattr", name);
     match capability::with(&[CAP_SYS_ADMIN], read) {
         Err(SysError { errno: Errno::NODATA, .. }) => Ok(None),
         length => {
             value.truncate(length?);
-            Ok(Some(value))
+            value.try_into().map(Some).map_err(|_| SysError::of(Errno::RANGE))
         }
     }
 }

@@ -53,14 +53,11 @@ impl Below {
             return Err(Refusal::RecordOfOthers.into());
         }
         let content = file::read_up_to(&file, vol_data::MAX_LENGTH).map_err(fail)?;
-        let (found_driver, found_volume) = vol_data::parse(&content).ok_or(Refusal::RecordMalformed)?;
-        if found_driver != driver.as_str() {
-            return Err(Refusal::RecordOfAnotherDriver.into());
+        match vol_data::parse(&content).ok_or(Refusal::RecordMalformed)? {
+            (found, _) if found != driver.as_str() => Err(Refusal::RecordOfAnotherDriver.into()),
+            (_, found) if found != volume.as_str() => Err(Refusal::RecordOfAnotherVolume.into()),
+            _ => Ok(()),
         }
-        if found_volume != volume.as_str() {
-            return Err(Refusal::RecordOfAnotherVolume.into());
-        }
-        Ok(())
     }
 
     /// Opens the directory that holds a target. Every directory on the way must belong to root alone: anybody else

@@ -178,9 +178,7 @@ impl Place {
             Request::Filesystem(pool, number, what) => return self.on_filesystem(&pool, number, what),
             Request::Attribute(pool, attribute, entry) => {
                 let file = attribute.open(&self.pool(&pool)?.directory, entry.as_str())?;
-                let found = attributes::get(file, attribute)?;
-                let found = found.map(TryInto::try_into).transpose();
-                Answer::Attribute(found.map_err(|_| SysError::of(Errno::RANGE))?)
+                attributes::get(file, attribute).map(Answer::Attribute)?
             }
             Request::SetAttribute(pool, attribute, entry, value) => {
                 let file = attribute.open(&self.pool(&pool)?.directory, entry.as_str())?;
@@ -194,15 +192,15 @@ impl Place {
         let pool = self.pool(name)?;
         let mounting = pool.mounting()?;
         let check = |volume: &VolumeId| self.check_device(volume, pool, Kind::Filesystem, number);
-        let line = match what {
+        match what {
             OnFilesystem::Look => return Ok((Answer::Filesystem(mounting.figures(number)?), None)),
-            OnFilesystem::Mount(volume) => mounting.keep(number, &volume, || check(&volume)).map(|()| None)?,
+            OnFilesystem::Mount(volume, label) => mounting.keep(number, &volume, label.as_ref(), || check(&volume))?,
             OnFilesystem::Work(Work::Mount) => return Err(SysError::of(Errno::INVAL).into()),
-            OnFilesystem::Work(work) => Some(mounting.begin(number, work)?),
-            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode).map(|()| None)?,
-            OnFilesystem::Release => mounting.release(number).map(|()| None)?,
-        };
-        Ok((Answer::Done, line))
+            OnFilesystem::Work(work) => return Ok((Answer::Done, Some(mounting.begin(number, work)?))),
+            OnFilesystem::Prepare(mode) => mounting.prepare(number, mode)?,
+            OnFilesystem::Release => mounting.release(number)?,
+        }
+        Ok((Answer::Done, None))
     }
 
     fn below(&self, name: &PublishName) -> Result<&Below, Refusal> {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bulkhead_protocol::VolumeId;
+use bulkhead_protocol::{SecurityContext, VolumeId};
 use caps::Capability::CAP_SYS_ADMIN;
 use rustix::fs::{Mode, OFlags};
 
@@ -119,10 +119,10 @@ impl Mounting {
     }
 
     /// Asks for the mount of the filesystem on a device, and returns the line over which it comes.
-    fn begin_mount(&self, number: u32) -> SysResult<OwnedFd> {
-        let node = mounter::node(number);
+    fn begin_mount(&self, number: u32, label: Option<&SecurityContext>) -> SysResult<OwnedFd> {
+        let (node, label) = (mounter::node(number), label.map(SecurityContext::as_str));
         unless(Errno::EXIST, devices::make(&self.place, &node, number))?;
-        let context = capability::with(&[CAP_SYS_ADMIN], || xfs::configure(&format!("/{node}")))?;
+        let context = capability::with(&[CAP_SYS_ADMIN], || xfs::configure(&format!("/{node}"), label))?;
         let line = self.ask(Work::Mount, context)?;
         packet::set_timeout(&line, Timeout::Recv, Some(PATIENCE)).map(|()| line)
     }
@@ -155,13 +155,19 @@ impl Mounting {
 
     /// Has the filesystem on a device mounted, and keeps the mount, if `check` finds the device bound to what it should be. It
     /// is asked again once the filesystem is mounted, as nobody can bind the device anew from then on.
-    pub fn keep(&self, number: u32, volume: &VolumeId, check: impl Fn() -> Result<(), Failure>) -> Result<(), Failure> {
+    pub fn keep(
+        &self,
+        number: u32,
+        volume: &VolumeId,
+        label: Option<&SecurityContext>,
+        check: impl Fn() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         check()?;
         if self.keeps(number)? {
             return Ok(());
         }
         let awaited = lock(&self.awaited).remove(&number);
-        let mount = self.made(number, awaited.map_or_else(|| self.begin_mount(number), Ok)?)?;
+        let mount = self.made(number, awaited.map_or_else(|| self.begin_mount(number, label), Ok)?)?;
         check()?;
         unless(Errno::EXIST, file::make_directory(&self.place, &kept(number), Mode::RWXU))?;
         let entry = file::open_entry(&self.place, &kept(number))?;

@@ -30,6 +30,5 @@ pub fn check((first, last): (u32, u32), project: ProjectId) -> SysResult<()> {
 
 /// Sets the limits of a project.
 pub fn set(pool: &OwnedFd, project: ProjectId, limits: (u64, u64)) -> SysResult<Answer> {
-    let set = || quota::set(pool, project, limits.0, limits.1);
-    capability::with(&[CAP_SYS_ADMIN], set).map(|()| Answer::Done)
+    capability::with(&[CAP_SYS_ADMIN], || quota::set(pool, project, limits)).map(|()| Answer::Done)
 }

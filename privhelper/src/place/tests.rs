@@ -51,7 +51,7 @@ fn requests() -> Vec<Request> {
         Request::SetQuota(pool(), ProjectId(100_000), (1, 1)),
         Request::Filesystem(pool(), 0x8_0000, OnFilesystem::Work(Work::Sync)),
         Request::Attribute(pool(), Attribute::Record, Text::new("vol-a")),
-        Request::SetAttribute(pool(), Attribute::Journal, Text::default(), vec![7].try_into().expect("one")),
+        Request::SetAttribute(pool(), Attribute::Journal, Text::new(""), vec![7].try_into().expect("one")),
     ]
 }
 

@@ -20,9 +20,7 @@ pub fn parse(content: &[u8]) -> Option<(&str, &str)> {
                 "volumeHandle" => Some(&mut volume),
                 _ => None,
             };
-            if let Some(slot) = slot
-                && slot.replace(value).is_some()
-            {
+            if slot.is_some_and(|slot| slot.replace(value).is_some()) {
                 return None;
             }
             if rest.take(',').is_none() {
@@ -30,10 +28,7 @@ pub fn parse(content: &[u8]) -> Option<(&str, &str)> {
             }
         }
     }
-    if !rest.0.trim_matches(WHITE).is_empty() {
-        return None;
-    }
-    Some((driver.unwrap_or_default(), volume.unwrap_or_default()))
+    rest.0.trim_matches(WHITE).is_empty().then(|| (driver.unwrap_or_default(), volume.unwrap_or_default()))
 }
 
 /// JSON's white space (RFC 8259, section 2).

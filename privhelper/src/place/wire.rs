@@ -4,7 +4,7 @@
 
 use std::num::NonZeroU64;
 
-use bulkhead_protocol::{MountFlags, PoolName, PublishName, TargetPath, Text, UpTo, VolumeId};
+use bulkhead_protocol::{MountFlags, PoolName, PublishName, SecurityContext, TargetPath, Text, UpTo, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attribute, LONGEST};
@@ -80,8 +80,8 @@ pub enum Command {
 pub enum OnFilesystem {
     /// It is looked at.
     Look,
-    /// It is mounted, if it is that of this volume, and kept.
-    Mount(VolumeId),
+    /// It is mounted, if it is that of this volume, and kept; all its files have this label, if there is one.
+    Mount(VolumeId, Option<SecurityContext>),
     /// It has the directory that is published, with this mode.
     Prepare(u16),
     /// Work of the mounter's.

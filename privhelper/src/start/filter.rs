@@ -236,7 +236,7 @@ pub const PLACER: &[Row] = &[
     Row(&[libc::SYS_open_tree], &[Arg(2, Eq, mount::CLONE_ONE.bits())], "cloning one mount, never a tree"),
     Row(&[libc::SYS_fsopen], &[Arg(1, Eq, FsOpenFlags::FSOPEN_CLOEXEC.bits())], "which filesystem a mounter mounts"),
     Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_FLAG)], "with which option"),
-    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_STRING)], "from which device"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_STRING)], "from which device, and with which label"),
     Row(&[libc::SYS_mount_setattr], &[Arg(2, Eq, libc::AT_EMPTY_PATH as u32)], "changing a mount that is held open"),
     Row(&[libc::SYS_move_mount], &[Arg(4, Eq, mount::BY_DESCRIPTORS.bits())], "from one descriptor to another"),
     Row(&[libc::SYS_umount2], &[Arg(1, Eq, libc::UMOUNT_NOFOLLOW as u32)], "by name, without following links"),

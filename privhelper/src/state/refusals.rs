@@ -91,7 +91,7 @@ impl<'a> About<'a> {
                 ..at(target)
             },
             Request::IsMoved(directory) => Self { directory: Some(directory), ..nothing() },
-            Request::Filesystem(pool, _, OnFilesystem::Mount(volume)) => {
+            Request::Filesystem(pool, _, OnFilesystem::Mount(volume, _)) => {
                 Self { volume: Some(volume), pool: Some(pool), ..nothing() }
             }
             Request::Quotas(pool, ..)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
-use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, TargetPath, VolumeId};
+use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, SecurityContext, TargetPath, VolumeId};
 
 pub use self::found::FoundVolumes;
 use super::layout::creating_name;
@@ -37,6 +37,8 @@ pub struct Volume {
     pub published: Box<[Published]>,
     /// The loop device its image is attached to.
     pub device: Option<Device>,
+    /// The label of all files of the filesystem that is mounted from that device, or is to be, unless each has its own.
+    pub label: Option<SecurityContext>,
     /// Whether the start saw it mounted where it is not published. It may not be any more: the host is asked again
     /// before anything depends on it.
     pub seen_elsewhere: bool,
@@ -123,6 +125,7 @@ impl Volume {
             content,
             published: Box::default(),
             device: None,
+            label: None,
             seen_elsewhere: false,
             unmountable: None,
             origin: None,

@@ -120,7 +120,7 @@ impl Placer {
     pub fn on_filesystem(&self, pool: &PoolName, number: u32, what: OnFilesystem) -> SysResult<()> {
         match what {
             OnFilesystem::Look | OnFilesystem::Prepare(_) => self.begin(pool, number, what).map(drop),
-            OnFilesystem::Mount(_) | OnFilesystem::Work(_) => self.work(pool, number, what, Limit::from_now(PATIENCE)),
+            OnFilesystem::Mount(..) | OnFilesystem::Work(_) => self.work(pool, number, what, Limit::from_now(PATIENCE)),
             OnFilesystem::Release => self.release(pool, number),
         }
     }

@@ -29,10 +29,10 @@ pub const BY_DESCRIPTORS: MoveMountFlags =
 pub struct Flagged(pub(super) OwnedFd);
 
 /// What is to become a mount of a filesystem with these options (fsopen(2)). Nothing has been read of it yet.
-pub fn configure(filesystem: &str, options: &[(&str, &str)]) -> Result<OwnedFd> {
+pub fn configure<'a>(filesystem: &str, options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<OwnedFd> {
     let context = fsopen(filesystem, FsOpenFlags::FSOPEN_CLOEXEC).by_with("fsopen", filesystem)?;
     for (option, value) in options {
-        fsconfig_set_string(context.as_fd(), *option, *value).by_with("fsconfig", option)?;
+        fsconfig_set_string(context.as_fd(), option, value).by_with("fsconfig", option)?;
     }
     Ok(context)
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use bulkhead_protocol::MountFlags;
+use bulkhead_protocol::{MountFlags, SecurityContext};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
@@ -208,6 +208,14 @@ impl Mount {
     /// Returns whether it has an option.
     pub fn has(&self, option: &str) -> bool {
         self.options.split(',').any(|own| own == option)
+    }
+
+    /// The label of all files of its filesystem, if that was mounted with one that a request can name.
+    pub fn label(&self) -> Option<SecurityContext> {
+        let (_, rest) = self.super_options.split_once(",context=")?;
+        // In quotation marks if it has commas.
+        let (rest, end) = rest.strip_prefix('"').map_or((rest, ','), |quoted| (quoted, '"'));
+        rest.split(end).next()?.parse().ok()
     }
 
     /// Those of its options that a request can name.
@@ -451,6 +459,32 @@ mod tests {
         assert_eq!(flags("rw,noatime"), MountFlags { no_atime: true, ..MountFlags::default() });
         assert_eq!(flags("rw,nodiratime"), MountFlags { no_diratime: true, ..MountFlags::default() });
         assert_eq!(flags("rwx,rosy"), MountFlags::default());
+    }
+
+    #[test]
+    fn the_label_of_all_files_is_among_the_options_of_the_filesystem_in_quotation_marks_if_it_has_commas() {
+        let label = |options: &str| {
+            let mount = mount(&format!("22 1 7:524289 /data /mnt rw,context=x - xfs /loop524289 {options}"));
+            mount.expect("a mount").label().map(|label| label.as_str().to_owned())
+        };
+        let of = |level: &str| format!("system_u:object_r:container_file_t:{level}");
+        for level in ["s0", "s0:c1", "s0:c0.c1023", "s0-s0:c3"] {
+            assert_eq!(label(&format!("rw,context={},attr2,noquota", of(level))), Some(of(level)));
+            assert_eq!(label(&format!("rw,context={}", of(level))), Some(of(level)));
+        }
+        assert_eq!(label(&format!(r#"rw,context="{}",attr2"#, of("s0:c1,c2"))), Some(of("s0:c1,c2")));
+        for other in [
+            "rw,seclabel,attr2",
+            "rw",
+            "",
+            "rw,context=",
+            "rw,context",
+            "rw,context=system_u:object_r:etc_t:s0,attr2",
+            "rw,rootcontext=system_u:object_r:container_file_t:s0",
+            "rw,context=\"",
+        ] {
+            assert_eq!(label(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub fn make_all_private() -> Result<()> {
 pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<Flagged> {
     let options = [("source", source), ("size", size), ("nr_inodes", inodes), ("mode", mode)];
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    create(&configure("tmpfs", &options)?, flags).map(Flagged)
+    create(&configure("tmpfs", options)?, flags).map(Flagged)
 }
 
 /// A detached mount of what was configured. The name of a device is looked up only now.

@@ -88,42 +88,36 @@ struct XfsBlock {
 
 /// Returns what a project uses and may use; one that the filesystem does not know uses nothing.
 pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<ProjectQuota> {
-    let found = match look {
-        Look::Waiting => find(filesystem, GET, project, |block: &Block| (ProjectId(block.id), quota_of(block))),
-        Look::AtOnce => {
-            find(filesystem, XFS_GET, project, |block: &XfsBlock| (ProjectId(block.id), quota_of_xfs(block)))
-        }
-    };
-    Ok(found?.map(|(_, quota)| quota).unwrap_or_default())
+    Ok(find(filesystem, look, [GET, XFS_GET], project)?.map(|(_, quota)| quota).unwrap_or_default())
 }
 
 /// The first project at or after `from` that the filesystem knows. XFS walks there through every block that its quota
 /// file has: the caller must know that one is not far.
 pub fn get_next(filesystem: impl AsFd, look: Look, from: ProjectId) -> Result<Option<(ProjectId, ProjectQuota)>> {
-    match look {
-        Look::Waiting => find(filesystem, GET_NEXT, from, |block: &Block| (ProjectId(block.id), quota_of(block))),
-        Look::AtOnce => {
-            find(filesystem, XFS_GET_NEXT, from, |block: &XfsBlock| (ProjectId(block.id), quota_of_xfs(block)))
-        }
-    }
+    find(filesystem, look, [GET_NEXT, XFS_GET_NEXT], from)
 }
 
-fn find<T: Default>(
+/// Makes the first of two calls for a project, or the one that waits for nothing.
+fn find(
     filesystem: impl AsFd,
-    command: u32,
+    look: Look,
+    [waiting, at_once]: [u32; 2],
     project: ProjectId,
-    read: impl FnOnce(&T) -> (ProjectId, ProjectQuota),
 ) -> Result<Option<(ProjectId, ProjectQuota)>> {
-    let mut block = T::default();
-    match call(filesystem, command, project.0, &mut block) {
-        Ok(()) => Ok(Some(read(&block))),
+    let (mut block, mut of_xfs) = (Block::default(), XfsBlock::default());
+    let found = match look {
+        Look::Waiting => call(filesystem, waiting, project.0, &mut block).map(|()| (block.id, quota_of(&block))),
+        Look::AtOnce => call(filesystem, at_once, project.0, &mut of_xfs).map(|()| (of_xfs.id, quota_of_xfs(&of_xfs))),
+    };
+    match found {
+        Ok((id, quota)) => Ok(Some((ProjectId(id), quota))),
         Err(Error { errno: Errno::NOENT | Errno::SRCH, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Sets a project's hard limits; 0 for both removes them.
-pub fn set(filesystem: impl AsFd, project: ProjectId, bytes: u64, inodes: u64) -> Result<()> {
+/// Sets a project's hard limits, in bytes and inodes; 0 for both removes them.
+pub fn set(filesystem: impl AsFd, project: ProjectId, (bytes, inodes): (u64, u64)) -> Result<()> {
     let mut new = Block { hard_blocks: bytes.div_ceil(BLOCK), hard_inodes: inodes, valid: LIMITS, ..Block::default() };
     call(filesystem, SET, project.0, &mut new)
 }

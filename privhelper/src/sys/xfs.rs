@@ -36,10 +36,10 @@ struct Growth {
     padding: u32,
 }
 
-/// What is to become the mount of the filesystem on a device, with all its options. All filesystems that were made from
-/// one template have one uuid.
-pub fn configure(device: &str) -> Result<OwnedFd> {
-    let context = mount::configure("xfs", &[("source", device)])?;
+/// What is to become the mount of the filesystem on a device, with all its options, which are always the same but for the
+/// label that all files have for SELinux. All filesystems that were made from one template have one uuid.
+pub fn configure(device: &str, label: Option<&str>) -> Result<OwnedFd> {
+    let context = mount::configure("xfs", [("source", device)].into_iter().chain(label.map(|it| ("context", it))))?;
     fsconfig_set_flag(context.as_fd(), "nouuid").by_with("fsconfig", "nouuid")?;
     Ok(context)
 }

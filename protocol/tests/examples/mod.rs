@@ -93,7 +93,12 @@ pub fn requests() -> Vec<(&'static str, Request)> {
         ("allocate", Request::Allocate { volume: id("pvc-1") }),
         ("sharing", Request::Sharing { volume: id("pvc-1"), from: 4096 }),
         ("create-group", Request::CreateGroup { members: members(), name_hash: NameHash([5; 32]) }),
+        ("mount-labelled", Request::MountLabelled { volume: id("pvc-1"), context: context() }),
     ]
+}
+
+fn context() -> SecurityContext {
+    "system_u:object_r:container_file_t:s0:c1,c4.c7".parse().expect("a context")
 }
 
 fn members() -> UpTo<Member, MAX_MEMBERS> {

@@ -130,7 +130,7 @@ impl Pool {
         let outer = layout::open_volume(&self.directory, id.as_str()).map_err(cannot("open its directory"))?;
         let value = attributes::get(&outer, Attribute::Record);
         let value = value.and_then(|value| value.ok_or(SysError::of(Errno::NODATA)));
-        let record = value.and_then(|value| Record::decode(&value).ok_or(SysError::of(Errno::BADMSG)));
+        let record = value.and_then(|value| Record::decode(value.as_slice()).ok_or(SysError::of(Errno::BADMSG)));
         let record = record.map_err(|error| match error.errno {
             Errno::NODATA => {
                 "it has no record, so its size is not known: copy it again with extended attributes".to_owned()
@@ -149,7 +149,7 @@ impl Pool {
         // Whatever became of the files, limits that were lifted for that are set again.
         let mut after = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
         if self.writes && !after.is_limited_to(wanted) {
-            quota::set(&self.directory, project, wanted.0, wanted.1).map_err(cannot("set its quota"))?;
+            quota::set(&self.directory, project, wanted).map_err(cannot("set its quota"))?;
             after = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
         }
         let mut found = charged.map_err(|error| match error.errno {
@@ -178,7 +178,7 @@ impl Pool {
         let mut walk = Walk { title, project: project.0, is_of_another, writes: self.writes, most, found, told };
         // A limit would refuse what is beyond it, and it is set again in the end: by this, or by the next start.
         if self.writes && !now.is_limited_to((0, 0)) && !self.is_charged(&mut walk, outer)? {
-            quota::set(&self.directory, project, 0, 0)?;
+            quota::set(&self.directory, project, (0, 0))?;
         }
         self.repeat(&mut walk, outer)?;
         // This makes it one that is served, with a limit that holds for all that is in it.

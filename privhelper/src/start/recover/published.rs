@@ -34,9 +34,13 @@ impl Recovery {
                 Some((directory, target)) => self.find(mount, &id, directory, &target)?,
                 None => None,
             };
-            let note = |volume: &mut Volume| match published {
-                Some(published) => volume.publish(published),
-                None => volume.seen_elsewhere = true,
+            let note = |volume: &mut Volume| {
+                // All mounts of one filesystem say the same.
+                volume.label = mount.label();
+                match published {
+                    Some(published) => volume.publish(published),
+                    None => volume.seen_elsewhere = true,
+                }
             };
             self.volumes.change(&id, note);
         }

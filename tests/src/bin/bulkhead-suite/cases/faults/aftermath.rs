@@ -174,6 +174,7 @@ fn changes(operation: &Operation) -> bool {
             | Request::LoopResize { .. }
             | Request::Allocate { .. }
             | Request::MountFilesystem { .. }
+            | Request::MountLabelled { .. }
             | Request::UnmountFilesystem { .. }
             | Request::GrowFilesystem { .. }
     );

@@ -28,7 +28,9 @@ fn no_kind_of_volume_is_taken_for_another(rig: &mut Rig) -> Result<()> {
             helper.ask_all([attach(own("vol-b")), mount_filesystem(own("vol-a"))])?;
         }
         for id in [own("vol-b"), own("vol-c")] {
-            for request in [mount_filesystem(id), unmount_filesystem(id), grow_filesystem(id, 2 * SIZE)] {
+            for request in
+                [mount_filesystem(id), mount_labelled(id, "s0"), unmount_filesystem(id), grow_filesystem(id, 2 * SIZE)]
+            {
                 denied(helper.request(&request)?, ErrorKind::WrongKind, id)?;
             }
         }

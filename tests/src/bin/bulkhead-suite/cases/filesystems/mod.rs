@@ -17,6 +17,7 @@ mod damage;
 mod forged;
 pub mod held;
 mod kinds;
+mod labels;
 mod life;
 mod mounter;
 mod pod;
@@ -31,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         forged::cases(),
         held::cases(),
         kinds::cases(),
+        labels::cases(),
         life::cases(),
         mounter::cases(),
         pod::cases(),
