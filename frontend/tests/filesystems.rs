@@ -257,13 +257,92 @@ async fn what_makes_no_sense_is_refused_before_the_helper_is_asked() {
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().contains(word), "{}", status.message());
     }
-    let mut context = capability(false);
-    if let Some(volume_capability::AccessType::Mount(mount)) = &mut context.access_type {
-        mount.mount_flags = vec!["context=system_u:object_r:container_file_t:s0".to_owned()];
+    let labelled = |parameters: &[(&str, &str)], option: &str| CreateVolumeRequest {
+        volume_capabilities: vec![with_flags(capability(false), &[option])],
+        ..requested(parameters, 1 << 30)
+    };
+    let wrong = plugin.create_volume(Call::new(labelled(&[image], "context=system_u:object_r:etc_t:s0")));
+    let status = wrong.await.unwrap_err();
+    assert!(status.message().contains("container_file_t:LEVEL"), "{}", status.message());
+    let directory = plugin.create_volume(Call::new(labelled(&[], LABEL)));
+    let status = directory.await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("use a class with backing: image"), "{}", status.message());
+}
+
+/// The option as a kubelet writes it.
+const LABEL: &str = r#"context="system_u:object_r:container_file_t:s0:c2,c1""#;
+
+fn with_flags(mut capability: VolumeCapability, flags: &[&str]) -> VolumeCapability {
+    let Some(volume_capability::AccessType::Mount(mount)) = &mut capability.access_type else { panic!("a device") };
+    mount.mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    capability
+}
+
+async fn publish_with(plugin: &Plugin, flags: &[&str]) -> Result<(), tonic::Status> {
+    let publication = publication(false, MOUNT);
+    let volume_capability = publication.volume_capability.map(|capability| with_flags(capability, flags));
+    plugin.node_publish_volume(Call::new(NodePublishVolumeRequest { volume_capability, ..publication })).await.map(drop)
+}
+
+async fn confirmed(plugin: &Plugin, flags: &[&str]) -> Result<(), String> {
+    let request = ValidateVolumeCapabilitiesRequest {
+        volume_id: "pvc-1".to_owned(),
+        volume_capabilities: vec![with_flags(capability(false), flags)],
+        ..ValidateVolumeCapabilitiesRequest::default()
+    };
+    let answer = plugin.validate_volume_capabilities(Call::new(request)).await.unwrap().into_inner();
+    answer.confirmed.map(drop).ok_or(answer.message)
+}
+
+#[tokio::test]
+async fn one_that_is_published_with_a_label_is_mounted_with_that() {
+    let fake = recent(FakeHelper::start(|request| match request {
+        Request::Usage { .. } => usage(None),
+        Request::MountFilesystem { .. } => panic!("it would have no label"),
+        _ => done(),
+    }));
+    let plugin = fake.plugin();
+    publish_with(&plugin, &["noatime", LABEL]).await.unwrap();
+    assert_eq!(fake.names(), ["Usage", "MountLabelled", "BindMount"]);
+    let seen = fake.seen.lock().unwrap().clone();
+    let seen: Vec<_> = seen.into_iter().filter(|request| !matches!(request, Request::List { .. })).collect();
+    let [_, Request::MountLabelled { context, .. }, Request::BindMount { flags, .. }] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(context.as_str(), "system_u:object_r:container_file_t:s0:c1,c2");
+    assert!(flags.no_atime);
+    confirmed(&plugin, &[LABEL]).await.unwrap();
+    for wrong in ["context=", "context=s0", r#"context="user_u:object_r:container_file_t:s0""#] {
+        let status = publish_with(&plugin, &[wrong]).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{wrong}");
+        assert!(status.message().contains("container_file_t:LEVEL"), "{wrong}: {}", status.message());
     }
-    let labelled = CreateVolumeRequest { volume_capabilities: vec![context], ..requested(&[image], 1 << 30) };
-    let status = plugin.create_volume(Call::new(labelled)).await.unwrap_err();
-    assert!(status.message().contains("unsupported mount flag"), "{}", status.message());
+}
+
+#[tokio::test]
+async fn a_label_is_refused_for_a_directory_of_the_pool_and_by_an_earlier_helper() {
+    let kind =
+        VolumeKind::Directory { inodes: 1024.try_into().unwrap(), mode: DirectoryMode::try_from(0o755).unwrap() };
+    let directory = recent(FakeHelper::start(move |request| match request {
+        Request::Usage { .. } => {
+            let Act::Answer(Ok(Reply::Usage(counted))) = usage(None) else { unreachable!() };
+            let spec = VolumeSpec { kind, ..counted.spec };
+            Act::Answer(Ok(Reply::Usage(Usage { spec, ..counted })))
+        }
+        other => panic!("{other:?}"),
+    }));
+    let status = publish_with(&directory.plugin(), &[LABEL]).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().starts_with("volume pvc-1 cannot be mounted with an SELinux context"), "{status}");
+    assert!(status.message().contains("backing: image"), "{status}");
+    assert!(confirmed(&directory.plugin(), &[LABEL]).await.unwrap_err().contains("backing: image"));
+
+    let earlier = mounting();
+    earlier.greet_with(Greeting::Welcome(Box::new(Welcome { version: 4, ..welcome(&["default"]) })));
+    let status = publish_with(&earlier.plugin(), &[LABEL]).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("mount-labelled"), "{status}");
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! Translates CSI's volume capabilities.
 
-use bulkhead_model::volumes::{Access, Fault, Mode, Parameters, Sharing, check_filesystem, mount_flags};
-use bulkhead_protocol::MountFlags;
+use bulkhead_model::volumes::{Access, Fault, Mode, MountOptions, Parameters, Sharing, check_filesystem};
 
 use crate::proto::csi::VolumeCapability;
 use crate::proto::csi::volume_capability::AccessType;
@@ -23,12 +22,12 @@ pub(super) fn access(capability: Option<&VolumeCapability>) -> Result<Access, Fa
             if mount.mount_flags.iter().map(String::len).sum::<usize>() > LONGEST_FLAGS {
                 return Err(Fault::invalid("volume_capability.mount.mount_flags exceed 4096 bytes in total"));
             }
-            let flags: MountFlags = mount_flags(mount.mount_flags.iter().map(String::as_str))?;
+            let options = MountOptions::parse(mount.mount_flags.iter().map(String::as_str))?;
             check_filesystem(&mount.fs_type)?;
             if !mount.volume_mount_group.is_empty() {
                 return Err(Fault::unsupported("volume_mount_group is not supported: leave it empty"));
             }
-            Access::Directory { sharing, flags }
+            Access::Directory { sharing, options }
         }
     };
     Ok(access.restricted(false))
@@ -60,6 +59,17 @@ pub(super) fn common_mode(capabilities: &[VolumeCapability]) -> Result<Mode, Fau
         common = Some(mode);
     }
     common.ok_or_else(|| Fault::invalid("volume_capabilities is missing"))
+}
+
+/// Checks that volumes with these parameters can be used as all of `capabilities` say.
+///
+/// # Errors
+/// When one has a label for files that have none of their own.
+pub(super) fn check_options(parameters: &Parameters, capabilities: &[VolumeCapability]) -> Result<(), Fault> {
+    capabilities.iter().try_for_each(|capability| match access(Some(capability))? {
+        Access::Directory { options, .. } => options.check(parameters.backing(Some(Mode::Directory))),
+        Access::Block { .. } => Ok(()),
+    })
 }
 
 /// The parameters for volumes with the filesystem that `capabilities` request.

@@ -5,7 +5,7 @@ use bulkhead_protocol::ErrorKind;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::call::Call;
-use super::capability::{access, common_mode, with_filesystem};
+use super::capability::{access, check_options, common_mode, with_filesystem};
 use super::codes::Operation;
 use super::fields::{attributes, page_size, parameters, required, signed, size_range};
 use super::offered::offered;
@@ -30,6 +30,7 @@ impl Controller for Plugin {
                 let mode = common_mode(&request.volume_capabilities)?;
                 let attributes = attributes(&request.mutable_parameters)?;
                 let parameters = parameters(&request.parameters)?.with_attributes(&attributes, mode)?;
+                check_options(&parameters, &request.volume_capabilities)?;
                 let new = NewVolume {
                     name: request.name,
                     mode,

@@ -1,6 +1,7 @@
 //! `ValidateVolumeCapabilities`: checks whether a volume has the stated properties.
 
-use bulkhead_model::volumes::Fault;
+use bulkhead_model::volumes::{Access, Backing, Fault};
+use bulkhead_protocol::VolumeKind;
 
 use super::capability::{access, complete, with_filesystem};
 use super::fields::{attributes, parameters};
@@ -39,13 +40,17 @@ pub(super) fn answer(
 }
 
 fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Result<(), Fault> {
-    let is = volume.mode();
+    let (is, spec) = (volume.mode(), &volume.usage.spec);
     for capability in &request.volume_capabilities {
-        if access(Some(capability))?.mode() != is {
+        let access = access(Some(capability))?;
+        if access.mode() != is {
             return Err(Fault::unsupported(format!("the volume is a {} volume", is.as_str())));
         }
+        if let Access::Directory { options, .. } = access {
+            let is_image = matches!(spec.kind, VolumeKind::Filesystem { .. });
+            options.check(if is_image { Backing::Image } else { Backing::Directory })?;
+        }
     }
-    let spec = &volume.usage.spec;
     let wanted = attributes(&request.mutable_parameters)?;
     if !wanted.are_those_of(&spec.kind) {
         return Err(Fault::unsupported("the volume has other attributes (mutable_parameters)"));

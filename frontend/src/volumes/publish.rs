@@ -1,7 +1,7 @@
 //! Publishes a volume at a target, and unpublishes it.
 
-use bulkhead_model::volumes::{Access, Fault, FaultKind, Mode, Sharing};
-use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath, VolumeId};
+use bulkhead_model::volumes::{Access, Fault, FaultKind, Mode, MountOptions, Sharing, no_label};
+use bulkhead_protocol::{ErrorKind, Request, SecurityContext, TargetPath, VolumeId};
 use tokio::time::Instant;
 
 use super::Volumes;
@@ -16,7 +16,7 @@ impl Volumes {
         let _guard = self.in_flight.enter(&volume).await?;
         let target = self.target(&volume, path).await?;
         match access {
-            Access::Directory { sharing, flags } => self.bind(volume, target, flags, sharing).await,
+            Access::Directory { sharing, options } => self.bind(volume, target, options, sharing).await,
             Access::Block { sharing, read_only } => self.attach(volume, target, read_only, sharing).await,
         }
     }
@@ -25,27 +25,39 @@ impl Volumes {
         &self,
         volume: VolumeId,
         target: TargetPath,
-        flags: MountFlags,
+        MountOptions { flags, context }: MountOptions,
         sharing: Sharing,
     ) -> Result<(), Fault> {
         let exclusive = sharing == Sharing::OneTarget;
         let bind = Request::BindMount { volume: volume.clone(), target, flags, exclusive };
-        if self.kinds.has_filesystem(&volume) == Some(true) {
-            return self.mount_and_bind(volume, bind).await;
+        if context.is_some() && !self.has_filesystem(&volume).await? {
+            return Err(no_label(&format!("volume {volume}")));
+        }
+        if context.is_some() || self.kinds.has_filesystem(&volume) == Some(true) {
+            return self.mount_and_bind(volume, context, bind).await;
         }
         match self.helper.done(bind.clone()).await.map_err(Fault::from) {
             // As a volume is whose own filesystem is not mounted.
             Err(fault) if fault.is(ErrorKind::Invalid) => match self.has_filesystem(&volume).await {
-                Ok(true) => self.mount_and_bind(volume, bind).await,
+                Ok(true) => self.mount_and_bind(volume, None, bind).await,
                 _ => Err(fault),
             },
             outcome => outcome,
         }
     }
 
-    /// Mounts the filesystem in the volume's image, unless it is mounted, and binds its directory to a target.
-    async fn mount_and_bind(&self, volume: VolumeId, bind: Request) -> Result<(), Fault> {
-        let mount = Request::MountFilesystem { volume: volume.clone() };
+    /// Mounts the filesystem in the volume's image, with this label for all its files if there is one, unless it is mounted so;
+    /// and binds its directory to a target.
+    async fn mount_and_bind(
+        &self,
+        volume: VolumeId,
+        context: Option<SecurityContext>,
+        bind: Request,
+    ) -> Result<(), Fault> {
+        let mount = match context {
+            Some(context) => Request::MountLabelled { volume: volume.clone(), context },
+            None => Request::MountFilesystem { volume: volume.clone() },
+        };
         match self.helper.done(mount).await.map_err(Fault::from) {
             Err(fault) if fault.is(ErrorKind::WrongKind) => {
                 // Somebody else has deleted the volume, and made another one of this name.

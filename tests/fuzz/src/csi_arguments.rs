@@ -2,9 +2,9 @@
 //! `KEY=VALUE`.
 
 use bulkhead_model::volumes::{
-    Attributes, MINIMUM_BYTES, Mode, Parameters, Place, SizeRange, before_those_of, check_filesystem,
+    Attributes, MINIMUM_BYTES, Mode, MountOptions, Parameters, Place, SizeRange, before_those_of, check_filesystem,
     check_group_parameters, check_snapshot_parameters, group_of, identify, identify_group, identify_snapshot,
-    mount_flags, snapshot_in,
+    snapshot_in,
 };
 use bulkhead_protocol::{Bytes, DriverName, SIZE_STEP, VolumeId, VolumeKind};
 
@@ -21,8 +21,8 @@ pub fn run(text: &[u8]) {
     parameters(of_class);
     let _ = check_snapshot_parameters(pairs.iter().map(|(key, _)| *key));
     let _ = check_group_parameters(pairs.iter().map(|(key, _)| *key));
-    if let Ok(flags) = mount_flags(text.split(',')) {
-        assert_eq!(flags.read_only, text.split(',').any(|flag| flag == "ro"));
+    if let Ok(options) = MountOptions::parse(text.split(',')) {
+        assert_eq!(options.flags.read_only, text.split(',').any(|flag| flag == "ro"));
     }
 }
 

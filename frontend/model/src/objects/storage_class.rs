@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use crate::volumes::{Fault, Parameters, Place, mount_flags};
+use crate::volumes::{Fault, Mode, MountOptions, Parameters, Place};
 
 /// Its parameters.
 ///
@@ -13,18 +13,19 @@ pub fn parameters(class: &StorageClass) -> Result<Parameters, Fault> {
     Parameters::parse(pairs).map_err(|fault| named(class, &fault))
 }
 
-/// Checks its mount options.
+/// Checks its parameters and mount options.
 ///
 /// # Errors
 /// When one is not supported; the message names the class.
 pub fn check_mount_options(class: &StorageClass) -> Result<(), Fault> {
-    let options = class.mount_options.iter().flatten().map(String::as_str);
-    mount_flags(options).map(drop).map_err(|fault| named(class, &fault))
+    let backing = parameters(class)?.backing(Some(Mode::Directory));
+    let options = MountOptions::parse(class.mount_options.iter().flatten().map(String::as_str));
+    options.and_then(|options| options.check(backing)).map_err(|fault| named(class, &fault))
 }
 
 /// Returns why no node can make volumes of `class`, if that is so.
 pub fn flaw(class: &StorageClass) -> Option<Fault> {
-    parameters(class).err().or_else(|| check_mount_options(class).err())
+    check_mount_options(class).err()
 }
 
 /// Returns whether claims of `class` get their volumes before their pods have a node.
@@ -80,7 +81,14 @@ mod tests {
         assert!(options.unwrap_err().to_string().contains("storage class local"));
         check_mount_options(&class(json!({ "mountOptions": ["noatime"] }))).unwrap();
         assert!(flaw(&class(json!({ "parameters": { "pool": "fast" } }))).is_none());
-        for flawed in [json!({ "parameters": { "colour": "red" } }), json!({ "mountOptions": ["discard"] })] {
+        let label = "context=system_u:object_r:container_file_t:s0";
+        let in_images = json!({ "mountOptions": [label], "parameters": { "backing": "image" } });
+        assert!(flaw(&class(in_images)).is_none());
+        for flawed in [
+            json!({ "parameters": { "colour": "red" } }),
+            json!({ "mountOptions": ["discard"] }),
+            json!({ "mountOptions": [label] }),
+        ] {
             assert!(flaw(&class(flawed.clone())).is_some(), "{flawed}");
         }
     }

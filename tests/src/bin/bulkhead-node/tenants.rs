@@ -94,34 +94,33 @@ pub fn volumes_are_mapped_for_user_namespaces(story: &mut Story<'_>) -> Result<(
     Ok(())
 }
 
-/// SELinux: a mount option that would label a volume is refused, in a class and in a PersistentVolume that somebody has
-/// edited. Labels are the runtime's to set.
+/// SELinux: a mount option that would label a volume is refused where it cannot be kept: for a directory of the pool, in a class
+/// too, and where SELinux is off, in a PersistentVolume that somebody has edited.
 pub fn a_label_for_a_mount_is_refused(story: &mut Story<'_>) -> Result<()> {
     const OPTION: &str = "context=\"system_u:object_r:container_file_t:s0\"";
     let kubectl = &story.node.kubectl;
     let labelled = |class: &Class| format!("labelled-{}", class.claim);
+    let mut copy = kubectl.get(&["storageclass", CLASSES[0].name])?;
+    copy["metadata"] = json!({ "name": labelled(&CLASSES[0]) });
+    copy["mountOptions"] = json!([OPTION]);
+    kubectl.apply(&copy.to_string())?;
     for class in &CLASSES {
-        let mut copy = kubectl.get(&["storageclass", class.name])?;
-        copy["metadata"] = json!({ "name": labelled(class) });
-        copy["mountOptions"] = json!([OPTION]);
-        kubectl.apply(&copy.to_string())?;
         edit_options(kubectl, class, &json!([OPTION]))?;
-    }
-    for class in &CLASSES {
-        let name = labelled(class);
         let mounts = json!([{ "name": class.claim, "mountPath": "/data" }]);
-        kubectl.apply(&pods::pod_of(&name, "sleep 60", &[class.claim], &mounts).to_string())?;
+        kubectl.apply(&pods::pod_of(&labelled(class), "sleep 60", &[class.claim], &mounts).to_string())?;
     }
-    for class in &CLASSES {
+    // The latter is in use by another pod, without a label.
+    let reasons = ["use a class with backing: image", "is published without an SELinux context"];
+    for (class, reason) in CLASSES.iter().zip(reasons) {
         let name = labelled(class);
-        happens(kubectl, &["events", "--for", &format!("pod/{name}")], "FailedMount", "unsupported mount flag")?;
+        happens(kubectl, &["events", "--for", &format!("pod/{name}")], "FailedMount", reason)?;
         kubectl.delete(&["pod", &name])?;
         edit_options(kubectl, class, &Value::Null)?;
-        // Without the right to make volumes of the class, the agent would say that instead.
-        happens(kubectl, &["get", "events", "--all-namespaces"], "StorageClassInvalid", &name)?;
-        kubectl.delete(&["storageclass", &name])?;
     }
-    Ok(())
+    // Without the right to make volumes of the class, the agent would say that instead.
+    let class = labelled(&CLASSES[0]);
+    happens(kubectl, &["get", "events", "--all-namespaces"], "StorageClassInvalid", &class)?;
+    kubectl.delete(&["storageclass", &class])
 }
 
 fn edit_options(kubectl: &Kubectl, class: &Class, options: &Value) -> Result<()> {
