@@ -78,6 +78,18 @@ says which pools there are.
 {{- end }}
 {{- end }}
 
+{{/* Fails if a class makes volumes that cannot be mounted with labels of their own. */}}
+{{- define "bulkhead.labelled" -}}
+{{- range . }}
+{{- if ne (dig "parameters" "backing" "" .) "image" }}
+{{- $message := list
+  "selinux.mount: volumes of the class %s are directories of a pool, and cannot be mounted with the labels of their pods:"
+  "give it backing: image in its parameters, or leave selinux.mount out" }}
+{{- fail (printf (join " " $message) .name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Fails if two classes have one name, or are both the cluster's default. */}}
 {{- define "bulkhead.distinct" -}}
 {{- $names := list }}

@@ -67,6 +67,9 @@ Objects from deploy/kubernetes, with this driver name and namespace. The files a
 {{- $_ := set $rule "resources" $.audiences }}
 {{- end }}
 {{- end }}
+{{- if eq $object.kind "CSIDriver" }}
+{{- $_ := set $object.spec "seLinuxMount" $.root.Values.selinux.mount }}
+{{- end }}
 {{- $_ := set $object.metadata "labels" (merge (dict) $labels ($object.metadata.labels | default dict)) }}
 ---
 {{ toYaml $object }}

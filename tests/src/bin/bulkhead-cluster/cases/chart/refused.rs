@@ -71,6 +71,10 @@ fn what_no_node_could_serve_is_refused(_: &mut Cluster) -> Result<()> {
         (json!({ "storageClasses": class(json!({ "pool": "fast" })) }), "no node has the pool fast of the class own"),
         (json!({ "pools": pools(&[a, b]), "storageClasses": class(json!({})) }), "own names no pool"),
         (json!({ "pools": pools(&[a]), "storageClasses": class(image.clone()) }), "filesystems: true"),
+        (
+            json!({ "pools": pools(&[a]), "selinux": { "mount": true }, "storageClasses": class(json!({ "pool": "a" })) }),
+            "selinux.mount: volumes of the class own are directories of a pool",
+        ),
         (json!({ "storageClasses": own }), "own and other both have default: true"),
         (json!({ "storageClasses": twice }), "two classes are called own"),
     ] {
@@ -82,8 +86,10 @@ fn what_no_node_could_serve_is_refused(_: &mut Cluster) -> Result<()> {
         // Directories of which one's name begins with the other's.
         json!({ "pools": pools(&[("default", "/srv/bulkhead/a"), ("b", "/srv/bulkhead/ab")]) }),
         json!({ "pools": filesystems, "storageClasses": class(image.clone()) }),
+        json!({ "pools": filesystems, "storageClasses": class(image.clone()), "selinux": { "mount": true } }),
         // The pool on the root has them.
         json!({ "storageClasses": class(image) }),
+        json!({ "selinux": { "mount": true } }),
         json!({ "nodeGroups": [{ "name": "g", "pools": pools(&[a, b]) }], "storageClasses": class(json!({ "pool": "b" })) }),
         // The nodes' own configuration says which pools there are.
         json!({ "form": "host-service", "storageClasses": class(json!({ "pool": "fast" })) }),
