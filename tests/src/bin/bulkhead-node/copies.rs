@@ -29,31 +29,36 @@ pub fn started(kubectl: &Kubectl, name: &str, source: Option<Value>) -> Result<D
     Ok(begun.elapsed())
 }
 
+/// Takes a snapshot of a claim, which is called after it, and returns how long that took.
+pub fn take_snapshot(kubectl: &Kubectl, claim: &str) -> Result<Duration> {
+    let class = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": { "name": "bulkhead" }, "driver": "bulkhead.csi.local", "deletionPolicy": "Delete",
+    });
+    let snapshot = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": { "name": claim },
+        "spec": { "volumeSnapshotClassName": "bulkhead", "source": { "persistentVolumeClaimName": claim } },
+    });
+    kubectl.apply(&class.to_string())?;
+    let begun = Instant::now();
+    kubectl.apply(&snapshot.to_string())?;
+    eventually(|| {
+        let status = kubectl.get(&["volumesnapshot", claim])?["status"].clone();
+        ensure!(status["readyToUse"] == true, "the snapshot is not ready: {status}");
+        Ok(())
+    })?;
+    Ok(begun.elapsed())
+}
+
 /// What was in the volume when the snapshot was taken is in the pod that a restored claim is for, and it does not start
 /// noticeably later than one with an empty claim.
 pub fn a_restored_claim_is_used(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     let empty = started(kubectl, "source", None)?;
     kubectl.exec("source", &format!("echo monday >{DIRECTORY}/day && sync"))?;
-    let class = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-        "metadata": { "name": "bulkhead" }, "driver": "bulkhead.csi.local", "deletionPolicy": "Delete",
-    });
-    let snapshot = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": { "name": "monday" },
-        "spec": { "volumeSnapshotClassName": "bulkhead", "source": { "persistentVolumeClaimName": "source" } },
-    });
-    kubectl.apply(&class.to_string())?;
-    let begun = Instant::now();
-    kubectl.apply(&snapshot.to_string())?;
-    eventually(|| {
-        let status = kubectl.get(&["volumesnapshot", "monday"])?["status"].clone();
-        ensure!(status["readyToUse"] == true, "the snapshot is not ready: {status}");
-        Ok(())
-    })?;
-    let taken = begun.elapsed();
+    let taken = take_snapshot(kubectl, "source")?;
     kubectl.exec("source", &format!("echo tuesday >{DIRECTORY}/day && sync"))?;
-    let of_snapshot = json!({ "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday" });
+    let of_snapshot = json!({ "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "source" });
     let of_claim = json!({ "kind": "PersistentVolumeClaim", "name": "source" });
     let restored = started(kubectl, "restored", Some(of_snapshot))?;
     let cloned = started(kubectl, "cloned", Some(of_claim))?;
@@ -70,7 +75,7 @@ pub fn a_restored_claim_is_used(story: &mut Story<'_>) -> Result<()> {
     let (copied, limit) = (restored.min(cloned), 2 * empty.max(again) + patience(Duration::from_secs(10)));
     ensure!(copied < limit, "{restored:?} and {cloned:?}, and {empty:?} and {again:?} for empty claims");
     let pods = ["source", "restored", "cloned", "empty"];
-    kubectl.delete(&["volumesnapshot", "monday"])?;
+    kubectl.delete(&["volumesnapshot", "source"])?;
     kubectl.delete(&[&["pod"], &pods[..]].concat())?;
     kubectl.delete(&[&["pvc"], &pods[..]].concat())
 }

@@ -7,6 +7,7 @@ mod disks;
 mod documented;
 mod health;
 mod hostile;
+mod labels;
 mod local_path;
 mod operator;
 mod pods;

@@ -10,12 +10,13 @@ use bulkhead_tests::node::{Node, eventually};
 use crate::deployment::{self, AGENT, Deployment};
 use crate::story::{Check, Outcome, Story};
 use crate::volumes::{self, POD};
-use crate::{copies, documented, in_each, operator, restarts, traces};
+use crate::{copies, documented, in_each, labels, operator, restarts, traces};
 
 /// A life of each kind of volume. Each new pod has other categories, which its volumes are labelled with.
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 16] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each("claims of each kind are written and read", volumes::claims_are_bound_and_written),
+    in_each("the kubelet is asked to mount volumes with labels", labels::the_kubelet_is_asked_for_labels),
     in_each("each process is in its own domain", domains),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
     in_each("the quota is felt inside the pod", volumes::the_quota_is_felt),
@@ -23,9 +24,12 @@ const CHECKS: [Check; 12] = [
     in_each("expansion is seen inside the running pod", volumes::expansion_is_seen_in_the_pod),
     in_each("attributes are seen inside the running pod", volumes::attributes_are_seen_in_the_pod),
     in_each("a claim is restored from a snapshot", copies::a_restored_claim_is_used),
+    in_each("a volume is mounted with the label of its pod", labels::a_volume_has_the_label_of_its_pod),
+    in_each("a pod with another label waits for a volume", labels::a_pod_with_another_label_waits),
     in_each("both programs are killed", restarts::both_programs_are_killed),
     in_each("nothing is left of deleted claims", traces::nothing_is_left),
     in_each("nothing was denied", nothing_was_denied),
+    in_each("pods with other categories are denied a volume", labels::other_categories_are_denied),
 ];
 
 /// Prints what the kernel has logged of denials that were enforced, and that containers or our programs have to do with.
@@ -45,7 +49,8 @@ pub fn test(node: &Node, deploy: &Path, filter: Option<&str>) -> Result<ExitCode
     let installed = outcome.run(node, deployment, "the module is installed", || install_module(node, &module))
         && outcome.run(node, deployment, "install", || install(node, &agents));
     if installed {
-        let needed = |check: &Check| named(check) || [CHECKS[1].name, CHECKS[10].name].contains(&check.name);
+        let needed =
+            |check: &Check| named(check) || [CHECKS[1].name, CHECKS[2].name, CHECKS[13].name].contains(&check.name);
         let checks: Vec<Check> = CHECKS.into_iter().filter(needed).collect();
         let still_runs = Story::new(node, deployment)?.tell(&checks, &mut outcome);
         if still_runs && outcome.run(node, deployment, "remove", || deployment.remove(node)) {
