@@ -30,19 +30,13 @@ impl Volumes {
     ) -> Result<(), Fault> {
         let exclusive = sharing == Sharing::OneTarget;
         let bind = Request::BindMount { volume: volume.clone(), target, flags, exclusive };
-        if context.is_some() && !self.has_filesystem(&volume).await? {
-            return Err(no_label(&format!("volume {volume}")));
-        }
-        if context.is_some() || self.kinds.has_filesystem(&volume) == Some(true) {
-            return self.mount_and_bind(volume, context, bind).await;
-        }
-        match self.helper.done(bind.clone()).await.map_err(Fault::from) {
-            // As a volume is whose own filesystem is not mounted.
-            Err(fault) if fault.is(ErrorKind::Invalid) => match self.has_filesystem(&volume).await {
-                Ok(true) => self.mount_and_bind(volume, None, bind).await,
-                _ => Err(fault),
-            },
-            outcome => outcome,
+        // Also one that is mounted is mounted again: that compares its label with what is wanted.
+        match (self.has_filesystem(&volume).await, context) {
+            (Ok(true), context) => self.mount_and_bind(volume, context, bind).await,
+            (Ok(false), Some(_)) => Err(no_label(&format!("volume {volume}"))),
+            (Err(fault), Some(_)) => Err(fault),
+            // What cannot be measured may be published all the same.
+            (Ok(false) | Err(_), None) => Ok(self.helper.done(bind).await?),
         }
     }
 

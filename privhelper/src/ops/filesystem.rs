@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Pace, Reply, SecurityContext, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
-use super::label::{is_of_label, not_known, set_label};
+use super::label::{is_of_label, label_refused, set_label};
 use super::loops::{attach, attached, detach, lend};
 use super::use_first;
 use crate::bookkeeping::{grow_image, template};
@@ -240,10 +240,13 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
         mounted.ask(OnFilesystem::Prepare(mode.get()))
     };
     let failure = mounted().err();
-    // Where it is the label, nothing is known of the filesystem.
-    let of_itself = failure.as_ref().filter(|error| !is_of_label(error));
-    let errno = of_itself.and_then(|error| is_lasting(error.errno));
-    held.change(|volume| volume.unmountable = errno);
+    // The label may be what is refused only where there is a filesystem. That tells nothing of the filesystem.
+    let may_be_the_label = |error: &SysError| is_of_label(error) && template::most(&image).is_ok_and(|most| most > 0);
+    let refused = label.filter(|_| failure.as_ref().is_some_and(may_be_the_label));
+    if refused.is_none() {
+        let errno = failure.as_ref().and_then(|error| is_lasting(error.errno));
+        held.change(|volume| volume.unmountable = errno);
+    }
     let Some(error) = failure else { return Ok(()) };
     if error.errno == Errno::INPROGRESS {
         return Err(busy(format!(
@@ -255,8 +258,8 @@ fn mount_anew(held: &mut Held<'_>) -> Result<(), Error> {
         // If this fails too, the device stays attached, which the next attempt finds.
         let _ = detach(held);
     }
-    match label.filter(|_| is_of_label(&error)) {
-        Some(label) => Err(not_known(held.id, &label)),
+    match refused {
+        Some(label) => Err(label_refused(held, &label, &error)),
         None => Err(of_copy(held, cannot_mount(held.id, error))),
     }
 }

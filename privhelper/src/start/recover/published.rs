@@ -34,9 +34,12 @@ impl Recovery {
                 Some((directory, target)) => self.find(mount, &id, directory, &target)?,
                 None => None,
             };
+            let is_its_own = mount.device.0 == MAJOR && self.devices.get(&mount.device.1) == Some(&id);
             let note = |volume: &mut Volume| {
-                // All mounts of one filesystem say the same.
-                volume.label = mount.label();
+                // All mounts of its own filesystem say the same, and others nothing of it.
+                if is_its_own {
+                    volume.label = mount.label();
+                }
                 match published {
                     Some(published) => volume.publish(published),
                     None => volume.seen_elsewhere = true,

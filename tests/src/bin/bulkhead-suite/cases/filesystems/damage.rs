@@ -54,9 +54,16 @@ fn a_rotten_image_is_not_mounted_and_harms_no_other(rig: &mut Rig) -> Result<()>
             helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
             damage(&File::options().read(true).write(true).open(rig.pool().image("vol-a"))?)?;
             let before = fs::metadata(rig.pool().image("vol-a"))?.len();
-            for _ in 0..2 {
-                let refused = helper.request(&mount_filesystem("vol-a"))?;
-                ensure!(matches!(&refused, Err(error) if matches!(error.kind, ErrorKind::Io(_))), "{refused:?}");
+            for (request, is_labelled) in [
+                (mount_filesystem("vol-a"), false),
+                (mount_filesystem("vol-a"), false),
+                (mount_labelled("vol-a", "s0"), true),
+            ] {
+                let refused = helper.request(&request)?;
+                let is_expected =
+                    |kind| matches!(kind, ErrorKind::Io(_)) || is_labelled && kind == ErrorKind::Unsupported;
+                ensure!(matches!(&refused, Err(error) if is_expected(error.kind)), "{refused:?}");
+                // Also a label that is refused makes nothing of it well.
                 let found = helper.usage("vol-a", None)?.condition;
                 let is_said = matches!(found, Some(Condition::NotMountable { .. } | Condition::ImageSize { .. }));
                 ensure!(is_said, "{found:?}");

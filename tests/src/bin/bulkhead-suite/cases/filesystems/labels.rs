@@ -11,8 +11,8 @@ use bulkhead_tests::rig::Rig;
 use super::{SIZE, check_detached, end, start};
 
 cases! {
-    a_label_that_the_kernel_does_not_know_is_refused_and_harms_nothing: Bare + Kernel,
-    what_is_published_gets_no_other_label: Bare + Kernel,
+    a_label_that_the_kernel_does_not_know_is_refused_and_harms_nothing: Bare,
+    what_is_published_gets_no_other_label: Bare,
     an_older_client_asks_for_no_label: Bare,
 }
 
