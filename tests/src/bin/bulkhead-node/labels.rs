@@ -76,10 +76,6 @@ pub fn a_volume_has_the_label_of_its_pod(story: &mut Story<'_>) -> Result<()> {
     start(kubectl, "first", &pod("first", "labelled", ONE))?;
     kubectl.exec("first", &format!("echo mine >{DIRECTORY}/secret && sync"))?;
     check_label(story, "first", "labelled", ONE)?;
-    // What else is mounted of the volume says nothing of its filesystem.
-    let volume = kubectl.get(&["pv", &volume_of(kubectl, "labelled")?])?;
-    let id = volume["spec"]["csi"]["volumeHandle"].as_str().context("no handle")?;
-    machine.run(&format!("mkdir /run/beside && mount --bind /srv/bulkhead/default/{id} /run/beside"))?;
     machine.run("pkill -KILL -x bulkhead-privhe")?;
     eventually(|| machine.run("pgrep -x bulkhead-privhe").map(drop))?;
     deployment::wait_until_ready(story.node)?;
@@ -93,7 +89,6 @@ pub fn a_volume_has_the_label_of_its_pod(story: &mut Story<'_>) -> Result<()> {
         .with_context(|| kubectl.describe("pvc", "labelled"))?;
     take_snapshot(kubectl, "labelled")?;
     check_label(story, "first", "labelled", ONE)?;
-    machine.run("umount /run/beside && rmdir /run/beside")?;
 
     let of_snapshot = json!({ "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "labelled" });
     let of_claim = json!({ "kind": "PersistentVolumeClaim", "name": "labelled" });
