@@ -21,16 +21,26 @@ use crate::progress::{say, set_topic};
 use crate::vm::Machine;
 use crate::workspace::TestProgram;
 
-/// The steps of each lane, in their order. The longest begin at once, and so do the unit tests, which wait most of the time:
-/// nothing runs alone at the end. A step that uses another's machine follows it directly.
-const LANES: [&[Step]; 6] = [
-    &[Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e],
-    &[Step::Node],
-    &[Step::Host, Step::Release],
-    &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux],
-    &[Step::Ext4, Step::PowerCut, Step::Systemd],
-    &[Step::Unit],
+/// The steps of each lane, in their order, and how much it leaves the processors to the others (nice(1)): nothing where one case
+/// waits for the other, and what runs many at a time takes what is left. So no lane runs alone at the end. A step that uses
+/// another's machine follows it directly.
+const LANES: [(i32, &[Step]); 6] = [
+    (0, &[Step::Node]),
+    (0, &[Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e]),
+    (0, &[Step::Ext4, Step::PowerCut, Step::Systemd]),
+    (5, &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux]),
+    (8, &[Step::Host, Step::Release]),
+    (8, &[Step::Unit]),
 ];
+
+/// The same of checking the source meanwhile.
+const NICE_OF_LINT: i32 = 10;
+
+/// Has this thread leave the processors to others, and all that it starts.
+fn be_nice(nice: i32) {
+    // At worst it takes as much as they.
+    let _ = rustix::process::nice(nice);
+}
 
 /// The steps of a run and what they need.
 pub struct Schedule<'a> {
@@ -49,8 +59,9 @@ pub struct Schedule<'a> {
 impl Schedule<'_> {
     /// Runs all lanes, and returns when the last one has ended. A failing step does not keep the others from running.
     pub fn run(&self, report: &Report) {
-        let lanes = LANES.map(|lane| lane.iter().copied().filter(|step| self.steps.contains(step)).collect::<Vec<_>>());
-        let live = lanes.iter().filter(|lane| !lane.is_empty()).count() < 2;
+        let wanted = |lane: &[Step]| lane.iter().copied().filter(|step| self.steps.contains(step)).collect::<Vec<_>>();
+        let lanes = LANES.map(|(nice, lane)| (nice, wanted(lane)));
+        let live = lanes.iter().filter(|(_, lane)| !lane.is_empty()).count() < 2;
         let progress = &Progress::default();
         let (open, closed) = channel();
         thread::scope(|scope| {
@@ -58,9 +69,17 @@ impl Schedule<'_> {
                 scope.spawn(move || progress.say_until_closed(&closed));
             }
             if self.lint {
-                scope.spawn(|| check_source(report));
+                scope.spawn(|| {
+                    be_nice(NICE_OF_LINT);
+                    check_source(report);
+                });
             }
-            let lanes = lanes.map(|lane| scope.spawn(move || self.run_lane(lane, live, progress, report)));
+            let lanes = lanes.map(|(nice, lane)| {
+                scope.spawn(move || {
+                    be_nice(nice);
+                    self.run_lane(lane, live, progress, report);
+                })
+            });
             let ended = lanes.map(|lane| lane.join());
             drop(open);
             // A panic in a lane is a panic of the whole run, which must not appear successful without the steps that
@@ -133,7 +152,7 @@ mod tests {
     #[test]
     fn every_step_is_in_one_lane() {
         for step in Step::value_variants() {
-            let lanes = LANES.iter().flat_map(|lane| lane.iter()).filter(|other| *other == step).count();
+            let lanes = LANES.iter().flat_map(|(_, lane)| lane.iter()).filter(|other| *other == step).count();
             // The rules are checked before the lanes start.
             assert_eq!(lanes, usize::from(*step != Step::Policy), "{step:?}");
         }
@@ -141,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_machine_is_still_there_for_the_step_that_goes_on_with_it() {
-        for (lane, step) in LANES.iter().flat_map(|lane| lane.iter().map(move |step| (lane, *step))) {
+        for (lane, step) in LANES.iter().flat_map(|(_, lane)| lane.iter().map(move |step| (lane, *step))) {
             let Some(first) = step.continues() else { continue };
             let position = |wanted| lane.iter().position(|step| *step == wanted).expect("both are in the lane");
             for between in &lane[position(first) + 1..position(step)] {
