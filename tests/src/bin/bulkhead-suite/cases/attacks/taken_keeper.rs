@@ -299,7 +299,7 @@ fn what_a_keeper_that_is_taken_over_asks_for_is_checked(rig: &mut Rig) -> Result
         let set = Packet::of(SET_QUOTA).text("default").number(project).long(1 << 20).long(1);
         line.refused("a project of others", &set, Failure::Kernel(libc::EPERM.cast_unsigned()))?;
     }
-    let mount = Packet::of(FILESYSTEM).text("default").number(0x8_0000).number(1).text("vol-a");
+    let mount = Packet::of(FILESYSTEM).text("default").number(0x8_0000).number(1).text("vol-a").byte(0);
     line.refused("a mount where there are none", &mount, NO_FILESYSTEMS)?;
     line.refused("a directory that is none", &Packet::of(LOOK).target("other", "a").byte(0), NO_PUBLISH_DIRECTORY)?;
     // No type of the protocol has such a value: the line is closed.
