@@ -30,7 +30,7 @@ const LANES: [(i32, &[Step]); 6] = [
     (0, &[Step::Ext4, Step::PowerCut, Step::Systemd]),
     (5, &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux]),
     (8, &[Step::Host, Step::Release]),
-    (8, &[Step::Unit]),
+    (0, &[Step::Unit]),
 ];
 
 /// The same of checking the source meanwhile.
