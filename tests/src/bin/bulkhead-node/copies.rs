@@ -7,10 +7,8 @@ use bulkhead_tests::node::{Kubectl, eventually};
 use bulkhead_tests::pace::patience;
 use serde_json::{Value, json};
 
-use crate::pods::{self, CLASSES, Class, DIRECTORY, Mode};
+use crate::pods::{self, CLASSES, Class, DIRECTORY, IDLE, Mode};
 use crate::story::Story;
-
-const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
 
 /// The class whose volumes can be copied.
 const CLASS: Class = CLASSES[1];

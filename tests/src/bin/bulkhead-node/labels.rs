@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::copies::take_snapshot;
 use crate::deployment;
-use crate::pods::{self, CLASSES, Class, DIRECTORY, Mode};
+use crate::pods::{self, CLASSES, Class, DIRECTORY, IDLE, Mode};
 use crate::story::Story;
 use crate::tenants::volume_of;
 use crate::volumes::POD;
@@ -18,8 +18,6 @@ const CLASS: Class = CLASSES[1];
 /// The levels of two tenants.
 const ONE: &str = "s0:c100,c200";
 const OTHER: &str = "s0:c300,c400";
-
-const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
 
 /// From now on the kubelet mounts the volumes of pods that name a level with that. No other pod notices.
 pub fn the_kubelet_is_asked_for_labels(story: &mut Story<'_>) -> Result<()> {

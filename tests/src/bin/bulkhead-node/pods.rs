@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 /// The image that every node has.
 const IMAGE: &str = "bulkhead-shell:test";
 
+/// What a pod does that is there for its volumes only.
+pub const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
+
 /// Where a pod of the set mounts its volume.
 pub const DIRECTORY: &str = "/data";
 

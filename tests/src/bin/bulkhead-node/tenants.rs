@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::node::{Kubectl, NAME, eventually};
 use serde_json::{Value, json};
 
-use crate::pods::{self, CLASSES, Class};
+use crate::pods::{self, CLASSES, Class, IDLE};
 use crate::story::Story;
 use crate::volumes::POD;
 
@@ -24,7 +24,7 @@ fn unprivileged() -> Value {
         ]
     });
     let claims = CLASSES.map(|class| class.claim);
-    let mut pod = pods::pod_of("tenant", "trap exit TERM; while :; do sleep 1; done", &claims, &json!(mounts.concat()));
+    let mut pod = pods::pod_of("tenant", IDLE, &claims, &json!(mounts.concat()));
     pod["spec"]["securityContext"] = json!({ "runAsUser": USER, "runAsGroup": USER, "fsGroup": GROUP });
     pod
 }

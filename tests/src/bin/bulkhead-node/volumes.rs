@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::node::{Kubectl, eventually};
 use serde_json::{Value, json};
 
-use crate::pods::{self, CLASSES, Class, DEVICE, DIRECTORY, Mode};
+use crate::pods::{self, CLASSES, Class, DEVICE, DIRECTORY, IDLE, Mode};
 use crate::story::Story;
 
 /// The pod with volumes of all kinds, which stays through most of the story.
@@ -13,8 +13,6 @@ pub const POD: &str = "writer";
 /// Holds a file in each volume open and keeps writing to it, so that replacing the mount under it would be noticed.
 const BEAT: &str = "trap exit TERM; exec 3>>/data/beat 4>>/image/beat
     while :; do echo beat >&3; echo beat >&4; sleep 1; done";
-
-const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
 
 /// What is written to all volumes.
 const TEXT: &str = "what was written before";
