@@ -14,6 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How much memory Go's collector lets a component take before it looks for what is free, in percent of what is in use: much
+/// more than the default, as the processor is what tests wait for.
+const COLLECTOR: (&str, &str) = ("GOGC", "400");
+
 /// A component that is restarted whenever it ends, until this value is dropped.
 #[derive(Debug)]
 pub struct Component {
@@ -116,7 +120,7 @@ impl Drop for Component {
 fn run_once(traces: &Traces, program: &Path, arguments: &[String], log: &File, stopped: &AtomicBool) -> Result<()> {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(arguments);
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?).process_group(0);
+    command.envs([COLLECTOR]).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?).process_group(0);
     let mut child = command.spawn().context("start setpriv")?;
     fs::write(traces.pid_file(), child.id().to_string())?;
     while child.try_wait()?.is_none() {
