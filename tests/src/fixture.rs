@@ -31,6 +31,12 @@ pub trait Fixture: Debug + Sized + 'static {
     /// Prepares what is shared by so many tests at a time, and passes it to them in the options.
     fn share(run_options: &mut RunOptions, side_by_side: usize) -> Result<Self::Shared>;
 
+    /// Prepares the same once more for the tests that have to be alone, if that is all that they must not share with
+    /// others: they then run beside those.
+    fn share_apart(_: &mut RunOptions) -> Result<Option<Self::Shared>> {
+        Ok(None)
+    }
+
     /// Remakes what the tests in one slot share, after one that failed and may have left something in it.
     fn renew(_: &RunOptions) -> Result<()> {
         Ok(())
@@ -55,7 +61,7 @@ impl Fixture for Rig {
     // Most tests wait much of the time. A machine has one processor, and others run beside it.
     fn side_by_side(run_options: &RunOptions) -> usize {
         match run_options.place {
-            Place::Host => 6,
+            Place::Host => 4,
             Place::Vm => 1,
         }
     }

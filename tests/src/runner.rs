@@ -6,15 +6,17 @@
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
 use tempfile::TempDir;
 
 use crate::case::{Case, Elsewhere};
@@ -66,7 +68,7 @@ pub fn main<S: Fixture>(cases: Vec<Case<S>>, verbosity: Verbosity) -> ExitCode {
             let name = options.arguments.filter.unwrap_or_default();
             in_role(role, &cases, &name, &options.run_options, &work, &templates).map(|()| ExitCode::SUCCESS)
         }
-        _ if options.arguments.list => run_all(cases, options.run_options, options.arguments),
+        _ if options.arguments.list => run_all(vec![(cases, options.run_options)], &options.arguments),
         _ => share_and_run(cases, verbosity, options.run_options, options.arguments),
     };
     done.unwrap_or_else(|error| {
@@ -88,12 +90,22 @@ fn share_and_run<S: Fixture>(
         Verbosity::Everything => 1,
         Verbosity::Lines => *arguments.test_threads.get_or_insert(S::side_by_side(&run_options)),
     };
-    let shared = S::share(&mut run_options, side_by_side)?;
+    let mut shared = vec![S::share(&mut run_options, side_by_side)?];
     let done = match verbosity {
         Verbosity::Everything => run_each_in_full(&cases, &run_options),
-        Verbosity::Lines => run_all(cases, run_options, arguments),
+        // Few share what the others do.
+        Verbosity::Lines if arguments.filter.is_some() || side_by_side < 2 => {
+            run_all(vec![(cases, run_options)], &arguments)
+        }
+        Verbosity::Lines => {
+            let mut options_apart = run_options.clone();
+            shared.extend(S::share_apart(&mut options_apart)?);
+            let (alone, others) = cases.into_iter().partition(|case| shared.len() > 1 && case.is_alone());
+            run_all(vec![(others, run_options), (alone, options_apart)], &arguments)
+        }
     };
-    S::end(shared, done.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS))?;
+    let all_passed = done.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS);
+    shared.into_iter().try_for_each(|shared| S::end(shared, all_passed))?;
     done
 }
 
@@ -129,36 +141,62 @@ fn counts(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-fn run_all<S: Fixture>(mut cases: Vec<Case<S>>, run_options: RunOptions, arguments: Arguments) -> Result<ExitCode> {
-    let scratch = run_options.place.make_scratch()?;
+/// Cases, and what they are told of the run.
+type Group<S> = (Vec<Case<S>>, RunOptions);
+
+/// Runs these groups of cases beside each other.
+fn run_all<S: Fixture>(groups: Vec<Group<S>>, arguments: &Arguments) -> Result<ExitCode> {
+    let Some((_, run_options)) = groups.first() else { bail!("there is nothing to run") };
+    let (place, phase, each_time) = (run_options.place, run_options.phase, run_options.each_time);
+    let scratch = place.make_scratch()?;
     let mut elsewhere = Vec::new();
-    let mut trials = Vec::new();
-    let (times, each_time) = (Arc::new(Times::default()), run_options.each_time);
-    let turns = Arc::new(Turns::default());
-    cases.sort_by_key(Case::turn);
-    for case in cases {
-        match case.elsewhere(&run_options) {
-            Some(reason) => elsewhere.push(reason),
-            None => {
-                trials.push(trial(case, run_options.clone(), scratch.path(), Arc::clone(&turns), Arc::clone(&times)))
-            }
-        }
-    }
+    let times = Arc::new(Times::default());
+    let groups: Vec<Vec<Trial>> = groups
+        .into_iter()
+        .map(|group| trials(group, scratch.path(), &times, &mut elsewhere))
+        .filter(|trials| !trials.is_empty())
+        .collect();
     report_elsewhere(&elsewhere);
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if run_options.phase.is_none() && !arguments.list {
+    let conclusions: Vec<Conclusion> = thread::scope(|scope| {
+        let running: Vec<_> =
+            groups.into_iter().map(|trials| scope.spawn(|| libtest_mimic::run(arguments, trials))).collect();
+        running.into_iter().map(|group| group.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    if phase.is_none() && !arguments.list {
         check_nothing_left(scratch.path())?;
     }
     close(scratch)?;
+    let (passed, failed) = conclusions
+        .iter()
+        .fold((0, 0), |(passed, failed), conclusion| (passed + conclusion.num_passed, failed + conclusion.num_failed));
     if !arguments.list {
         if each_time {
             times.print_each();
         } else {
             times.print_slowest();
         }
-        println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
+        println!("{passed} passed, {failed} failed");
     }
-    Ok(conclusion.exit_code())
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The cases of a group that are part of this run, in the order in which they start; the others say where they are.
+fn trials<S: Fixture>(
+    (mut cases, run_options): Group<S>,
+    scratch: &Path,
+    times: &Arc<Times>,
+    elsewhere: &mut Vec<Elsewhere>,
+) -> Vec<Trial> {
+    let turns = Arc::new(Turns::default());
+    cases.sort_by_key(Case::turn);
+    let mut trials = Vec::new();
+    for case in cases {
+        match case.elsewhere(&run_options) {
+            Some(reason) => elsewhere.push(reason),
+            None => trials.push(trial(case, run_options.clone(), scratch, Arc::clone(&turns), Arc::clone(times))),
+        }
+    }
+    trials
 }
 
 /// Fails if any mounts or loop devices are left. Each test has already been checked for its own.
@@ -247,7 +285,7 @@ fn run_one<S: Fixture>(case: &Case<S>, run_options: &RunOptions, scratch: &Path,
             keeper.kill()?;
             bail!("not even the clean-up came to an end; see {}", work.display());
         }
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     };
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     fs::remove_file(&log)?;

@@ -69,25 +69,16 @@ impl Fixture for Cluster {
 
     // Tests spend most of their time waiting for controllers and backoffs.
     fn side_by_side(_: &RunOptions) -> usize {
-        6
+        4
     }
 
     fn share(run_options: &mut RunOptions, _: usize) -> Result<ControlPlane> {
         network::enter()?;
-        let mut control_plane = ControlPlane::launch()?;
-        // This does not need the controllers, which are still starting, and the policies must be old enough for the
-        // agents.
-        let kubeconfig = control_plane.access()?.kubeconfig();
-        match run_options.older_kubernetes {
-            true => manifests::apply(&kubeconfig, "base")?,
-            false => manifests::apply_cluster_wide(&kubeconfig)?,
-        }
-        // Agents that start before the kinds are known look for them later.
-        snapshots::define_resources(&kubeconfig)?;
-        control_plane.run_snapshot_controller()?;
-        control_plane.wait_for_controllers()?;
-        run_options.control_plane = Some(control_plane.directory().to_owned());
-        Ok(control_plane)
+        serve(run_options)
+    }
+
+    fn share_apart(run_options: &mut RunOptions) -> Result<Option<ControlPlane>> {
+        serve(run_options).map(Some)
     }
 
     fn end(control_plane: ControlPlane, all_passed: bool) -> Result<()> {
@@ -120,10 +111,26 @@ impl Fixture for Cluster {
             let _ = self.access.run(classes.delete(name, &DeleteParams::default()));
             grant::take_back(&self.access, name);
         }
-        let namespaces: Api<Namespace> = Api::all(self.access.client());
-        self.access.run(namespaces.delete(&self.namespace, &DeleteParams::default()))?;
+        // Its namespace ends with the control plane: to delete one, controllers ask for each kind of object that there is.
         finished
     }
+}
+
+/// Starts a control plane with everything that agents need, and has tests use it.
+fn serve(run_options: &mut RunOptions) -> Result<ControlPlane> {
+    let mut control_plane = ControlPlane::launch()?;
+    // This does not need the controllers, which are still starting, and the policies must be old enough for the agents.
+    let kubeconfig = control_plane.access()?.kubeconfig();
+    match run_options.older_kubernetes {
+        true => manifests::apply(&kubeconfig, "base")?,
+        false => manifests::apply_cluster_wide(&kubeconfig)?,
+    }
+    // Agents that start before the kinds are known look for them later.
+    snapshots::define_resources(&kubeconfig)?;
+    control_plane.run_snapshot_controller()?;
+    control_plane.wait_for_controllers()?;
+    run_options.control_plane = Some(control_plane.directory().to_owned());
+    Ok(control_plane)
 }
 
 impl Cluster {
