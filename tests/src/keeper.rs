@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
@@ -42,6 +44,18 @@ pub(crate) fn keep<S: Fixture>(case: &Case<S>, run_options: &RunOptions, work: &
     let left = left?;
     ensure!(left.is_empty(), "processes are left over: {left:?}");
     cleaned
+}
+
+/// For how long this process, and all of its descendants that have ended, had a processor.
+pub(crate) fn processors() -> Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
+        let usage = getrusage(who).context("ask what processes have taken")?;
+        for part in [usage.user_time(), usage.system_time()] {
+            sum += Duration::from_micros(u64::try_from(part.num_microseconds()).unwrap_or_default());
+        }
+    }
+    Ok(sum)
 }
 
 /// Makes the work directory a shared mount, on the host in a mount namespace of its own. Must be called while the

@@ -28,6 +28,9 @@ use crate::times::Times;
 use crate::turns::Turns;
 use crate::{keeper, wait};
 
+/// The last part of that file's name.
+const PROCESSORS: &str = "processors";
+
 /// Runs the suites against the programs beside this one, or in $BULKHEAD_BIN_DIR.
 #[derive(Parser, Debug)]
 struct Options {
@@ -253,6 +256,11 @@ fn trial<S: Fixture>(
         let start = Instant::now();
         let outcome = run_one(&case, &run_options, &scratch, number);
         times.add(short(name), start.elapsed());
+        // A keeper that was killed has not written it.
+        if let Ok(text) = fs::read_to_string(processors_of(&scratch, number)) {
+            times.add_processors(short(name), Duration::from_secs_f64(text.parse().unwrap_or_default()));
+            let _ = fs::remove_file(processors_of(&scratch, number));
+        }
         outcome.map(drop).map_err(|mut error| {
             if let Err(also) = S::renew(&run_options) {
                 error =
@@ -261,6 +269,11 @@ fn trial<S: Fixture>(
             Failed::from(format!("{error:#}"))
         })
     })
+}
+
+/// The file in which the keeper of this case says how much of the processors it took.
+fn processors_of(scratch: &Path, number: usize) -> PathBuf {
+    scratch.join(format!("t{number}.{PROCESSORS}"))
 }
 
 /// Runs a case under a keeper and returns its output.
@@ -305,7 +318,12 @@ fn in_role<S: Fixture>(
 ) -> Result<()> {
     let case = cases.iter().find(|case| case.name == name).with_context(|| format!("no test is called {name}"))?;
     match role {
-        Role::Keeper => keeper::keep(case, run_options, work, myself(Role::Body, name, run_options, work, templates)?),
+        Role::Keeper => {
+            let body = myself(Role::Body, name, run_options, work, templates)?;
+            let kept = keeper::keep(case, run_options, work, body);
+            fs::write(work.with_extension(PROCESSORS), keeper::processors()?.as_secs_f64().to_string())?;
+            kept
+        }
         Role::Body => {
             drop_sys_resource()?;
             let mut fixture = S::set(case, run_options, work, templates)?;

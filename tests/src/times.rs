@@ -1,4 +1,4 @@
-//! How long each test took.
+//! How long each test took, and how much of the processors.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,12 +10,18 @@ const PRINTED: usize = 10;
 #[derive(Debug, Default)]
 pub struct Times {
     taken: Mutex<Vec<(Duration, String)>>,
+    calculated: Mutex<Vec<(Duration, String)>>,
 }
 
 impl Times {
     /// Adds the time of one test.
     pub fn add(&self, name: &str, time: Duration) {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).push((time, name.to_owned()));
+    }
+
+    /// Adds for how long the processes of one test have had a processor.
+    pub fn add_processors(&self, name: &str, time: Duration) {
+        self.calculated.lock().unwrap_or_else(PoisonError::into_inner).push((time, name.to_owned()));
     }
 
     /// Prints a line `slowest: 12.34 s theme::case` for each of the ten slowest, and the total time of all tests.
@@ -28,10 +34,13 @@ impl Times {
         println!("{} tests took {:.1} s", taken.len(), sum.as_secs_f64());
     }
 
-    /// Prints a line `time: 12.34 s theme::case` for each, which `cargo xtask test` collects.
+    /// Prints a line `time: 12.34 s theme::case` for each, and one with `processors`, which `cargo xtask test` collects.
     pub fn print_each(&self) {
         for (time, name) in self.slowest_first() {
             println!("time: {:.2} s {name}", time.as_secs_f64());
+        }
+        for (time, name) in self.calculated.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            println!("processors: {:.2} s {name}", time.as_secs_f64());
         }
     }
 

@@ -13,6 +13,7 @@ use super::compared::Former;
 use super::count::Count;
 use super::results;
 use super::step::Step;
+use super::transcript::processors;
 use crate::progress::say;
 
 /// How many of the slowest tests of each step are listed.
@@ -54,7 +55,11 @@ impl Report {
 
     /// Adds the result of a step, and its tests.
     pub fn step(&self, step: Step, time: Duration, result: Result<Count>, tests: TestSuite) {
-        let outcome = result.map_or_else(|error| broken(step.title(), &error), |count| (count, count.to_string()));
+        let mut outcome = result.map_or_else(|error| broken(step.title(), &error), |count| (count, count.to_string()));
+        let processors = processors(&tests).as_secs_f64();
+        if processors > 0.0 {
+            outcome.1 += &format!("; {processors:.0} s of processors");
+        }
         self.add(Line { step: Some(step), title: step.title().to_owned(), time, outcome });
         self.tests.lock().unwrap_or_else(PoisonError::into_inner).push((step, tests));
     }

@@ -5,7 +5,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
+use quick_junit::{NonSuccessKind, Property, TestCase, TestCaseStatus, TestSuite};
 
 use super::count::Count;
 use super::failures::{FailedTest, Failures};
@@ -13,6 +13,9 @@ use super::progress::Progress;
 use super::step::Step;
 use crate::process::run_with;
 use crate::vm::{Output, show};
+
+/// The property of a test that says for how many seconds its processes have had a processor.
+pub const PROCESSORS: &str = "processors";
 
 /// The output of a step.
 pub struct Transcript<'a> {
@@ -53,6 +56,12 @@ impl<'a> Transcript<'a> {
             let line = String::from_utf8_lossy(&whole[..whole.len() - 1]).into_owned();
             if let Some((name, time)) = timed_test(&line) {
                 self.took(name, time);
+                continue;
+            }
+            if let Some((name, time)) = named_time("processors: ", &line) {
+                if let Some(test) = self.tests.iter_mut().rfind(|test| *test.name == *name) {
+                    test.properties.push(Property::new(PROCESSORS, time.as_secs_f64().to_string()));
+                }
                 continue;
             }
             self.show(output, &whole);
@@ -138,13 +147,26 @@ impl<'a> Transcript<'a> {
 /// The test named in a line `time: 12.34 s theme::test` of our suites, or `test theme::test ... ok <12.340s>` of the standard
 /// library's harness. That one names failed tests again, with what they said.
 fn timed_test(line: &str) -> Option<(&str, Duration)> {
-    let ours = || line.strip_prefix("time: ")?.split_once(" s ");
-    let standard = || {
+    named_time("time: ", line).or_else(|| {
         let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
-        Some((outcome.split_once(" <")?.1.strip_suffix("s>")?, name))
-    };
-    let (seconds, name) = ours().or_else(standard)?;
-    Some((name, Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+        Some((name, seconds(outcome.split_once(" <")?.1.strip_suffix("s>")?)?))
+    })
+}
+
+/// What follows this word in a line of our suites: `12.34 s theme::test`.
+fn named_time<'l>(word: &str, line: &'l str) -> Option<(&'l str, Duration)> {
+    let (time, name) = line.strip_prefix(word)?.split_once(" s ")?;
+    Some((name, seconds(time)?))
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.parse().ok()?).ok()
+}
+
+/// For how long these tests have had a processor, those that say so.
+pub fn processors(tests: &TestSuite) -> Duration {
+    let properties = tests.test_cases.iter().flat_map(|test| &test.properties);
+    properties.filter(|property| *property.name == *PROCESSORS).filter_map(|property| seconds(&property.value)).sum()
 }
 
 #[cfg(test)]
@@ -183,7 +205,7 @@ mod tests {
     fn times_and_failures_are_kept() {
         let progress = Progress::default();
         let mut transcript = Transcript::new(Step::Host, &progress, false);
-        let output = "time: 1.50 s a\ntest b ... FAILED <2.000s>\n---- b ----\nit failed\n---- c ----\nso did it\n";
+        let output = "time: 1.50 s a\nprocessors: 0.50 s a\ntest b ... FAILED <2.000s>\n---- b ----\nit failed\n---- c ----\nso did it\n";
         transcript.push(Output::Stdout, output.as_bytes());
         // What is shown is read by whoever runs this test.
         let suite = Transcript { kept: None, ..transcript }.close();
@@ -199,5 +221,6 @@ mod tests {
         let expected =
             [("a", Some(1500), None), ("b", Some(2000), failed("it failed")), ("c", None, failed("so did it"))];
         assert_eq!((tests.collect::<Vec<_>>(), suite.failures), (expected.into(), 2));
+        assert_eq!(processors(&suite), Duration::from_millis(500));
     }
 }
