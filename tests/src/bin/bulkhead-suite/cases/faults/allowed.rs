@@ -13,7 +13,7 @@ use bulkhead_tests::observe::processes;
 use bulkhead_tests::rig::Rig;
 use bulkhead_tests::strace::Tracer;
 
-use super::operations::{self, Operation, on_copies, on_filesystems};
+use super::operations::{self, Operation, on_copies, on_directories, on_filesystems};
 use super::points::emptied;
 use super::session::{Session, threads, undo};
 use crate::cases::filesystems;
@@ -44,7 +44,11 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
     let threads = threads(placer)?;
     let others: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
     let tracer = Tracer::follow_processes(&[&others[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;
-    do_everything(rig)?;
+    if only_quotas(rig) {
+        perform(rig, &on_directories())?;
+    } else {
+        do_everything(rig)?;
+    }
     let written = tracer.end()?;
     let children: BTreeSet<i32> = written.lines().filter_map(|line| forked(line, mounter)).collect();
     let by = |pid| match pid {
@@ -65,6 +69,12 @@ pub fn every_call_that_is_listed_is_made(rig: &mut Rig) -> Result<()> {
     check_raised(&written)
 }
 
+/// Returns whether this is about no other calls: they are the same on the host, where following them takes a tenth of the
+/// time.
+fn only_quotas(rig: &Rig) -> bool {
+    rig.run_options.enforces_sizes() && !rig.run_options.everything
+}
+
 /// Checks that no thread has slept or received anything while it had a capability: each raises some and lowers them again.
 fn check_raised(written: &str) -> Result<()> {
     let mut raised: BTreeSet<&str> = BTreeSet::new();
@@ -80,7 +90,7 @@ fn check_raised(written: &str) -> Result<()> {
             waits.push(call);
         }
     }
-    ensure!(number > 100 && waits.is_empty(), "of {number} times a capability was raised, over these: {waits:#?}");
+    ensure!(number > 20 && waits.is_empty(), "of {number} times a capability was raised, over these: {waits:#?}");
     Ok(())
 }
 
@@ -93,15 +103,7 @@ fn forked(line: &str, parent: i32) -> Option<i32> {
 }
 
 fn do_everything(rig: &mut Rig) -> Result<()> {
-    let all: Vec<Operation> = [on_filesystems(), on_copies(), super::all()].concat();
-    for operation in &all {
-        let session = Session::open(rig)?;
-        session.prepare(rig, operation)?;
-        session.send(rig, operation)?.map_err(|error| anyhow::anyhow!("{}: {error}", operation.name))?;
-        drop(session);
-        undo(rig, operation)?;
-        emptied(rig)?;
-    }
+    perform(rig, &[on_filesystems(), on_copies(), super::all()].concat())?;
     // A socket that already exists is examined.
     let helper = rig.helper()?;
     for _ in 0..2 {
@@ -109,6 +111,18 @@ fn do_everything(rig: &mut Rig) -> Result<()> {
     }
     many_targets(rig)?;
     deep_and_immutable(rig)
+}
+
+fn perform(rig: &mut Rig, operations: &[Operation]) -> Result<()> {
+    for operation in operations {
+        let session = Session::open(rig)?;
+        session.prepare(rig, operation)?;
+        session.send(rig, operation)?.map_err(|error| anyhow::anyhow!("{}: {error}", operation.name))?;
+        drop(session);
+        undo(rig, operation)?;
+        emptied(rig)?;
+    }
+    Ok(())
 }
 
 /// A volume whose list of targets outgrows the memory that the helper already has, and gives it back.
@@ -145,9 +159,12 @@ fn deep_and_immutable(rig: &mut Rig) -> Result<()> {
 
 /// The lines of the list that apply here: those about quotas need a kernel that enforces them.
 fn needed(rig: &Rig) -> impl Iterator<Item = &'static str> {
-    let quotas = rig.run_options.enforces_sizes();
+    let (quotas, only_quotas) = (rig.run_options.enforces_sizes(), only_quotas(rig));
     let listed = NEEDED.lines().filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("rare"));
-    listed.filter(move |line| quotas || !line.contains("quotactl_fd"))
+    listed.filter(move |line| match line.contains("quotactl_fd") {
+        true => quotas,
+        false => !only_quotas,
+    })
 }
 
 /// `PROCESS NUMBER NAME [INDEX[&MASK]=VALUE]...`; `None` if the line cannot be parsed.

@@ -73,21 +73,21 @@ cases! {
 }
 
 fn any_other_request_after_an_error_finds_a_directory(rig: &mut Rig) -> Result<()> {
-    aftermath::others(rig, &aftermath::directory(), Sample(40))
+    aftermath::others(rig, &aftermath::directory(), Sample(20))
 }
 
 fn any_other_request_after_an_error_finds_a_device(rig: &mut Rig) -> Result<()> {
-    aftermath::others(rig, &aftermath::device(), Sample(40))
+    aftermath::others(rig, &aftermath::device(), Sample(20))
 }
 
 fn any_other_request_after_an_error_finds_a_filesystem(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    aftermath::others(rig, &aftermath::filesystem(), Sample(30))
+    aftermath::others(rig, &aftermath::filesystem(), Sample(20))
 }
 
 fn any_other_request_after_an_error_finds_a_copy(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    aftermath::others(rig, &aftermath::copy(), Sample(40))
+    aftermath::others(rig, &aftermath::copy(), Sample(20))
 }
 
 fn every_other_request_after_an_error_finds_a_directory(rig: &mut Rig) -> Result<()> {
@@ -138,29 +138,29 @@ fn with_background(operations: Vec<Operation>) -> Vec<Operation> {
 }
 
 fn a_kill_at_any_call_of_an_operation_leaves_nothing(rig: &mut Rig) -> Result<()> {
-    operation::kill(rig, &all(), Sample(60))
+    operation::kill(rig, &all(), Sample(35))
 }
 
 // Following an operation is slow in a machine, and only directories have calls that are made only where limits are enforced.
 
 fn a_kill_at_any_call_for_a_directory_with_a_limit(rig: &mut Rig) -> Result<()> {
-    operation::kill(rig, &on_directories(), Sample(60))
+    operation::kill(rig, &on_directories(), Sample(35))
 }
 
 fn an_error_at_any_call_for_a_directory_with_a_limit(rig: &mut Rig) -> Result<()> {
-    operation::error(rig, &on_directories(), Sample(70))
+    operation::error(rig, &on_directories(), Sample(40))
 }
 
 fn a_kill_at_any_call_of_the_start_loses_nothing(rig: &mut Rig) -> Result<()> {
-    start::kill(rig, Sample(60))
+    start::kill(rig, Sample(35))
 }
 
 fn an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing(rig: &mut Rig) -> Result<()> {
-    operation::error(rig, &all(), Sample(70))
+    operation::error(rig, &all(), Sample(40))
 }
 
 fn an_error_at_any_call_of_the_start_loses_nothing(rig: &mut Rig) -> Result<()> {
-    start::error(rig, &ERRORS, Sample(80))
+    start::error(rig, &ERRORS, Sample(45))
 }
 
 fn a_kill_at_every_call_for_a_directory(rig: &mut Rig) -> Result<()> {
@@ -173,12 +173,12 @@ fn a_kill_at_every_call_for_a_device(rig: &mut Rig) -> Result<()> {
 
 fn a_kill_at_any_call_for_a_filesystem(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    operation::kill(rig, &on_filesystems(), Sample(40))
+    operation::kill(rig, &on_filesystems(), Sample(20))
 }
 
 fn an_error_at_any_call_for_a_filesystem(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    operation::error(rig, &on_filesystems(), Sample(50))
+    operation::error(rig, &on_filesystems(), Sample(30))
 }
 
 fn a_kill_at_every_call_for_a_filesystem(rig: &mut Rig) -> Result<()> {
@@ -205,12 +205,12 @@ fn an_error_at_every_call_for_a_filesystem_in_use(rig: &mut Rig) -> Result<()> {
 
 fn a_kill_at_any_call_for_a_copy(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    operation::kill(rig, &on_copies(), Sample(40))
+    operation::kill(rig, &on_copies(), Sample(20))
 }
 
 fn an_error_at_any_call_for_a_copy(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    operation::error(rig, &on_copies(), Sample(50))
+    operation::error(rig, &on_copies(), Sample(30))
 }
 
 fn a_kill_at_every_call_for_a_copy(rig: &mut Rig) -> Result<()> {
@@ -250,12 +250,12 @@ fn a_kill_at_every_call_for_a_group(rig: &mut Rig) -> Result<()> {
 
 fn a_kill_at_any_call_of_a_start_with_a_filesystem(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    start::kill(rig, Sample(40))
+    start::kill(rig, Sample(20))
 }
 
 fn an_error_at_any_call_of_a_start_with_a_filesystem(rig: &mut Rig) -> Result<()> {
     filesystems::make_pool(rig, 3)?;
-    start::error(rig, &ERRORS, Sample(40))
+    start::error(rig, &ERRORS, Sample(20))
 }
 
 fn a_kill_at_every_call_of_the_start(rig: &mut Rig) -> Result<()> {
