@@ -17,7 +17,7 @@ cases! {
     volumes_without_end_are_refused: Bare,
     targets_without_end_are_refused: Bare,
     a_volume_with_targets_without_end_is_refused_more: Long,
-    devices_without_end_are_held_back: Slow,
+    devices_without_end_are_held_back: Alone("counts all devices of the host"),
     a_number_of_a_device_is_not_used_by_the_next_helper,
 }
 
