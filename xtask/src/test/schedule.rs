@@ -22,15 +22,15 @@ use crate::vm::Machine;
 use crate::workspace::TestProgram;
 
 /// The steps of each lane, in their order, and how much it leaves the processors to the others (nice(1)): nothing where one case
-/// waits for the other, or times are measured, and what runs many at a time takes what is left. So no lane runs alone at the
-/// end. A step that uses another's machine follows it directly.
+/// waits for the other or times are measured, and the more the sooner it would be done by itself. So no lane runs alone at
+/// the end. A step that uses another's machine follows it directly.
 const LANES: [(i32, &[Step]); 6] = [
     (0, &[Step::Node]),
-    (0, &[Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e]),
-    (0, &[Step::Ext4, Step::PowerCut, Step::Systemd]),
-    (5, &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux]),
-    (8, &[Step::Host, Step::Release]),
     (0, &[Step::Unit]),
+    (2, &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux]),
+    (2, &[Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e]),
+    (4, &[Step::Ext4, Step::PowerCut, Step::Systemd]),
+    (6, &[Step::Host, Step::Release]),
 ];
 
 /// The same of checking the source meanwhile.
