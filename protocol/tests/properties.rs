@@ -1,11 +1,13 @@
 //! What holds for every input, tried on many.
 
+use std::sync::LazyLock;
+
 use bulkhead_protocol::*;
 use proptest::prelude::*;
+use regex::Regex;
 
-fn pattern() -> regex::Regex {
-    regex::Regex::new(r"\A[a-z][a-z0-9-.]{0,128}[a-z0-9]\z").expect("the documented pattern")
-}
+static PATTERN: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\A[a-z][a-z0-9-.]{0,128}[a-z0-9]\z").expect("the documented pattern"));
 
 /// Texts that are nearly ids: of the right alphabet or of one with the neighbours of its ranges.
 fn nearly_ids() -> impl Strategy<Value = String> {
@@ -20,12 +22,11 @@ fn nearly_ids() -> impl Strategy<Value = String> {
 }
 
 /// A level, and the two ways to have more than one of what it consists of.
-fn context_pattern() -> regex::Regex {
+static CONTEXT: LazyLock<Regex> = LazyLock::new(|| {
     let categories = r"c[0-9]{1,4}(\.c[0-9]{1,4})?";
     let level = format!(r"s[0-9]{{1,4}}(:{categories}(,{categories})*)?");
-    regex::Regex::new(&format!(r"\Asystem_u:object_r:container_file_t:{level}(-{level})?\z"))
-        .expect("the documented pattern")
-}
+    Regex::new(&format!(r"\Asystem_u:object_r:container_file_t:{level}(-{level})?\z")).expect("the documented pattern")
+});
 
 /// Texts that are nearly contexts.
 fn nearly_contexts() -> impl Strategy<Value = String> {
@@ -44,7 +45,7 @@ proptest! {
 
     #[test]
     fn the_matcher_and_the_pattern_agree(text in nearly_ids()) {
-        prop_assert_eq!(text.parse::<VolumeId>().is_ok(), pattern().is_match(&text), "{:?}", text);
+        prop_assert_eq!(text.parse::<VolumeId>().is_ok(), PATTERN.is_match(&text), "{:?}", text);
     }
 
     #[test]
@@ -54,12 +55,12 @@ proptest! {
         packet.extend((text.len() as u64).to_le_bytes());
         packet.extend(text.as_bytes());
         let decoded = decode::<Request>(&packet);
-        prop_assert_eq!(decoded.is_ok(), pattern().is_match(&text));
+        prop_assert_eq!(decoded.is_ok(), PATTERN.is_match(&text));
     }
 
     #[test]
     fn a_context_in_a_packet_is_that_of_containers_files_at_a_level(text in nearly_contexts()) {
-        let is_one = text.len() <= 255 && context_pattern().is_match(&text);
+        let is_one = text.len() <= 255 && CONTEXT.is_match(&text);
         prop_assert_eq!(text.parse::<SecurityContext>().is_ok(), is_one, "{:?}", text);
         let volume: VolumeId = "pvc-1".parse().expect("a volume id");
         let packet = encode(&(32_u32, volume, &text)).expect("it fits");
