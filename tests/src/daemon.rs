@@ -101,6 +101,7 @@ impl Daemon {
     /// Waits until `check` succeeds.
     pub fn wait_until(&mut self, limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         let mut allowance = Allowance::at_this_pace(limit);
+        let mut pause = Duration::from_millis(2);
         loop {
             self.check_alive()?;
             match check() {
@@ -108,8 +109,9 @@ impl Daemon {
                 Err(complaint) if allowance.is_spent() => {
                     return Err(complaint.context(format!("still after {} s", limit.as_secs())));
                 }
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                Err(_) => std::thread::sleep(pause),
             }
+            pause = (pause * 2).min(Duration::from_millis(50));
         }
     }
 
@@ -117,11 +119,10 @@ impl Daemon {
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let mut allowance = Allowance::at_this_pace(limit);
         loop {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = wait::ended(&mut self.child, Duration::from_millis(100))? {
                 return Ok(status);
             }
             ensure!(!allowance.is_spent(), "{} still runs after {} s", self.name, limit.as_secs());
-            std::thread::sleep(Duration::from_millis(5));
         }
     }
 

@@ -20,6 +20,10 @@ use crate::observe::{loops, mounts, processes};
 use crate::pace::{self, Allowance};
 use crate::pool::Pool;
 use crate::run_options::{Phase, Place, RunOptions};
+use crate::wait;
+
+/// How often it is looked whether a test may still go on.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The directory, below a work directory, that holds the stands of several nodes.
 pub const NODES: &str = "nodes";
@@ -80,7 +84,7 @@ fn run(body: &mut Command, limit: Duration) -> Result<()> {
     let (begun, mut allowance) = (Instant::now(), Allowance::new(limit));
     let runner = rustix::process::getppid();
     loop {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = wait::ended(&mut child, LOOK)? {
             ensure!(status.success(), "the test failed ({status})");
             return Ok(());
         }
@@ -88,7 +92,6 @@ fn run(body: &mut Command, limit: Duration) -> Result<()> {
             bail!("the test is not done after {} s", begun.elapsed().as_secs());
         }
         ensure!(rustix::process::getppid() == runner, "the run was ended");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -27,7 +27,7 @@ const SLOWEST: u32 = 800;
 /// An odd number, of which the median is taken.
 const SAMPLES: usize = 5;
 /// How often the pace of a run is measured again: others may begin to use the machine, and end.
-const INTERVAL: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The pace that this process has measured.
 static KNOWN: OnceLock<Pace> = OnceLock::new();

@@ -278,6 +278,7 @@ impl Rig {
     /// Waits until the frontend is ready, as it is again some time after the helper was.
     pub fn await_frontend(&mut self) -> Result<()> {
         let mut allowance = Allowance::at_this_pace(self.patience(Duration::from_secs(20)));
+        let mut pause = Duration::from_millis(2);
         loop {
             // What others have on this host may not have answered while it started. A service manager does the same.
             if let Some(helper) = &mut self.helper
@@ -292,8 +293,9 @@ impl Rig {
             match self.csi().and_then(|csi| csi.check_ready()) {
                 Ok(()) => return Ok(()),
                 Err(error) if allowance.is_spent() => return Err(error.context("the frontend does not get ready")),
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                Err(_) => std::thread::sleep(pause),
             }
+            pause = (pause * 2).min(Duration::from_millis(50));
         }
     }
 

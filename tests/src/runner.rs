@@ -291,14 +291,13 @@ fn run_one<S: Fixture>(case: &Case<S>, run_options: &RunOptions, scratch: &Path,
     // The keeper enforces its own, shorter limit on the test; this one is for the keeper itself.
     let mut allowance = Allowance::new(case.limit() + Duration::from_secs(60));
     let status = loop {
-        if let Some(status) = keeper.try_wait()? {
+        if let Some(status) = wait::ended(&mut keeper, Duration::from_secs(1))? {
             break status;
         }
         if allowance.is_spent() {
             keeper.kill()?;
             bail!("not even the clean-up came to an end; see {}", work.display());
         }
-        thread::sleep(Duration::from_millis(5));
     };
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     fs::remove_file(&log)?;

@@ -1,8 +1,11 @@
-//! Waiting for a condition.
+//! Waiting for a condition, or for the end of a process.
 
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::pace::Allowance;
 
@@ -32,4 +35,15 @@ pub fn within<T>(mut allowance: Allowance, mut check: impl FnMut() -> Result<T>)
         }
         pause = (pause * 2).min(Duration::from_millis(100));
     }
+}
+
+/// Waits until a process has ended, but no longer than this, and returns how it has ended, if it has.
+pub fn ended(child: &mut Child, at_most: Duration) -> Result<Option<ExitStatus>> {
+    if let Some(status) = child.try_wait()? {
+        return Ok(Some(status));
+    }
+    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).context("open a process")?;
+    // A signal is as good a reason to look again as any.
+    let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&at_most.try_into()?));
+    Ok(child.try_wait()?)
 }

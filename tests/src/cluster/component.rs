@@ -12,7 +12,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::wait;
+
+/// How often it is looked whether a component may start.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// How often it is looked whether one must end.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How much memory Go's collector lets a component take before it looks for what is free, in percent of what is in use: much
 /// more than the default, as the processor is what tests wait for.
@@ -65,7 +71,7 @@ impl Traces {
         let text = fs::read_to_string(self.pid_file()).with_context(|| format!("{} does not run", self.name))?;
         let pid = text.trim().parse().ok().and_then(Pid::from_raw).context("process id")?;
         kill_process(pid, Signal::KILL).with_context(|| format!("kill {}", self.name))?;
-        crate::wait::until(crate::pace::patience(Duration::from_secs(10)), || {
+        wait::until(crate::pace::patience(Duration::from_secs(10)), || {
             let now = fs::read_to_string(self.pid_file()).unwrap_or_default();
             ensure!(now != text, "{} still runs", self.name);
             Ok(())
@@ -123,12 +129,11 @@ fn run_once(traces: &Traces, program: &Path, arguments: &[String], log: &File, s
     command.envs([COLLECTOR]).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?).process_group(0);
     let mut child = command.spawn().context("start setpriv")?;
     fs::write(traces.pid_file(), child.id().to_string())?;
-    while child.try_wait()?.is_none() {
+    while wait::ended(&mut child, LOOK)?.is_none() {
         if stopped.load(Ordering::Relaxed) {
             // Nothing that it stores has to outlive the run.
             child.kill()?;
         }
-        thread::sleep(PAUSE);
     }
     Ok(fs::remove_file(traces.pid_file())?)
 }
