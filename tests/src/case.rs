@@ -38,7 +38,8 @@ pub enum Need {
     /// A second kernel, because the outcome depends on it: it runs in one machine as well as on the host. In a long run,
     /// most others do too.
     Kernel,
-    /// Every filesystem, because the outcome may depend on it: it runs in every machine as well as on the host.
+    /// Every filesystem, because the outcome may depend on it: it runs on the host and in the machine with the other one.
+    /// In a long run, it runs in every machine.
     Filesystem,
     /// XFS, because what it provokes exists only there: it runs on no other filesystem.
     Xfs,
@@ -78,6 +79,9 @@ pub enum Elsewhere {
     RunsOnHost,
 }
 
+/// The filesystem of the pools on the host.
+const HOSTS: PoolFilesystem = PoolFilesystem::Xfs;
+
 /// The machine for the cases that need a second kernel, by the filesystem of its pools.
 const KERNELS_MACHINE: PoolFilesystem = PoolFilesystem::Xfs;
 
@@ -93,10 +97,12 @@ impl<S: Fixture> Case<S> {
             Need::Reboot(phase) => Some(*phase),
             _ => None,
         });
-        let in_every_machine = !S::RUNS_ON_HOST || self.needs(Need::Quota) || self.needs(Need::Filesystem);
-        let in_this_machine = in_every_machine || self.needs(Need::Kernel) && run_options.pool_fs == KERNELS_MACHINE;
+        let in_every_machine = !S::RUNS_ON_HOST || self.needs(Need::Quota);
+        let in_this_machine = in_every_machine
+            || self.needs(Need::Filesystem) && run_options.pool_fs != HOSTS
+            || self.needs(Need::Kernel) && run_options.pool_fs == KERNELS_MACHINE;
         // What takes minutes on the host takes hours in an emulated machine.
-        let takes_hours = self.needs(Need::Long);
+        let takes_hours = self.needs(Need::Long) && !self.needs(Need::Filesystem);
         match run_options.place {
             _ if phase != run_options.phase => Some(Elsewhere::NeedsReboot),
             _ if phase.is_some() => None,
