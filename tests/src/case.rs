@@ -55,7 +55,8 @@ pub enum Need {
     /// Ten seconds or more, at least in one place: it starts before the others, so that none of them waits for it at the
     /// end.
     Slow,
-    /// No other test running at the same time, for this reason. It matters only where tests run in parallel.
+    /// No other test running at the same time, for this reason; where tests share a control plane, none on the same one. It
+    /// matters only where tests run in parallel.
     Alone(&'static str),
     /// A machine that is rebooted between this half of the test and the other.
     Reboot(Phase),

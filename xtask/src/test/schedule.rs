@@ -28,8 +28,8 @@ const LANES: [(i32, &[Step]); 6] = [
     (0, &[Step::Node]),
     (0, &[Step::Unit]),
     (2, &[Step::Kubernetes, Step::OlderKubernetes, Step::Selinux]),
-    (2, &[Step::Xfs, Step::Sanity, Step::Reboot, Step::StorageE2e]),
-    (4, &[Step::Ext4, Step::PowerCut, Step::Systemd]),
+    (2, &[Step::Xfs, Step::Sanity, Step::Reboot, Step::Systemd, Step::StorageE2e]),
+    (4, &[Step::Ext4, Step::PowerCut]),
     (6, &[Step::Host, Step::Release]),
 ];
 
